@@ -1,0 +1,116 @@
+"""Causal multi-head softmax attention (Vaswani et al. 2017), optionally rotary or myopic.
+
+pattern[t, j] = softmax_{j ≤ t}( q_t · k_j / √d_head + bias[t, j] )
+z_t           = Σ_j pattern[t, j] v_j
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from emergence_lib.models.transformer import ModelConfig, Recorder
+
+
+class Attention(nn.Module):
+    """Fused unless the pattern is looked at, edited, or must be myopic."""
+
+    causal: Bool[Tensor, "query key"]
+    rotary_cos: Float[Tensor, "pos rotary_dim"]
+    rotary_sin: Float[Tensor, "pos rotary_dim"]
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        assert config.d_head is not None
+        self.layer = layer
+        self.n_heads, self.d_head = config.n_heads, config.d_head
+        self.rotary_dim = config.rotary_dim
+        self.qkv = nn.Linear(config.d_model, 3 * self.n_heads * self.d_head)
+        self.out = nn.Linear(self.n_heads * self.d_head, config.d_model)
+        causal = torch.ones(config.max_pos, config.max_pos, dtype=torch.bool).tril()
+        self.register_buffer("causal", causal, persistent=False)
+        if self.rotary_dim:
+            cos, sin = rotary_tables(config.max_pos, self.rotary_dim)
+            self.register_buffer("rotary_cos", cos, persistent=False)
+            self.register_buffer("rotary_sin", sin, persistent=False)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch pos d_model"],
+        *,
+        attn_bias: Float[Tensor, "*batch_and_head query key"] | None,
+        myopic: bool,
+        record: Recorder,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        batch, n_pos, _ = x.shape
+        qkv = self.qkv(x).view(batch, n_pos, 3, self.n_heads, self.d_head)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [batch, head, pos, d_head]
+        if self.rotary_dim:
+            q, k = self._rotate(q), self._rotate(k)
+        q = record(f"q.{self.layer}", q)
+        k = record(f"k.{self.layer}", k)
+        v = record(f"v.{self.layer}", v)
+
+        if myopic or record.wants(f"scores.{self.layer}", f"pattern.{self.layer}"):
+            z = self._explicit(q, k, v, attn_bias, myopic, record)
+        elif attn_bias is None:
+            z = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            mask = attn_bias.masked_fill(~self.causal[:n_pos, :n_pos], -math.inf)
+            z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        z = record(f"z.{self.layer}", z.transpose(1, 2))
+        return self.out(z.reshape(batch, n_pos, -1))
+
+    def _explicit(
+        self,
+        q: Float[Tensor, "batch head pos d_head"],
+        k: Float[Tensor, "batch head pos d_head"],
+        v: Float[Tensor, "batch head pos d_head"],
+        attn_bias: Float[Tensor, "*batch_and_head query key"] | None,
+        myopic: bool,
+        record: Recorder,
+    ) -> Float[Tensor, "batch head pos d_head"]:
+        """Attention with its scores and pattern in the open."""
+        n_pos = q.shape[2]
+        past_k, past_v = (k.detach(), v.detach()) if myopic else (k, v)
+        scores = q @ past_k.transpose(-1, -2) / math.sqrt(self.d_head)
+        if myopic:
+            # Adds exactly 0 forward; backward it lets a position's own key receive its gradient.
+            own = (q.detach() * (k - past_k)).sum(-1) / math.sqrt(self.d_head)
+            scores = scores + torch.diag_embed(own)
+        scores = record(f"scores.{self.layer}", scores)
+        if attn_bias is not None:
+            scores = scores + attn_bias
+        scores = scores.masked_fill(~self.causal[:n_pos, :n_pos], -math.inf)
+        pattern = record(f"pattern.{self.layer}", scores.softmax(-1))
+        z = pattern @ past_v
+        if myopic:
+            z = z + pattern.diagonal(dim1=-2, dim2=-1).detach().unsqueeze(-1) * (v - past_v)
+        return z
+
+    def _rotate(
+        self, x: Float[Tensor, "batch head pos d_head"]
+    ) -> Float[Tensor, "batch head pos d_head"]:
+        """Turn the leading `rotary_dim` dimensions, pairing i with i + rotary_dim/2 (GPT-NeoX)."""
+        n_pos = x.shape[2]
+        turned, kept = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
+        first, second = turned.chunk(2, dim=-1)
+        swapped = torch.cat([-second, first], dim=-1)
+        turned = turned * self.rotary_cos[:n_pos] + swapped * self.rotary_sin[:n_pos]
+        return torch.cat([turned, kept], dim=-1)
+
+
+def rotary_tables(
+    max_pos: int, dim: int, base: float = 10_000.0
+) -> tuple[Float[Tensor, "pos dim"], Float[Tensor, "pos dim"]]:
+    """Cosines and sines of rotary embeddings (Su et al. 2021, arXiv 2104.09864)."""
+    frequency = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angle = torch.outer(torch.arange(max_pos, dtype=torch.float64), frequency).repeat(1, 2)
+    return angle.cos().float(), angle.sin().float()

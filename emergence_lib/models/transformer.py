@@ -1,0 +1,302 @@
+"""The model: one decoder-only transformer that covers the toy models, GPT-2 style and GPT-NeoX.
+
+    tokens ─► embeddings ─► resid.0
+                 │
+                 ├─ block 0:  x + mixer(norm₁ x), then x + mlp(norm₂ x)      ─► resid.1
+                 │            (parallel_residual: x + mixer(norm₁ x) + mlp(norm₂ x))
+                 ├─ …                                                        ─► resid.L
+                 └─ final norm ─► unembedding ─► logits
+
+Every intermediate value a paper looks at has a name. `tap` records values by name and `edit`
+replaces them; with neither, attention runs fused and nothing is kept:
+
+    resid.k      residual stream [batch, pos, d_model]: k = 0 embeddings, k after block k,
+                 L before the final norm
+    pattern.l    attention pattern after the softmax [batch, head, query, key], l from 0
+    scores.l     attention logits before mask, bias and softmax, the same shape
+    q.l k.l v.l  queries, keys and values [batch, head, pos, d_head], after rotary
+    z.l          head outputs before the output projection [batch, pos, head, d_head]
+    mixer_out.l  what the token mixer adds to the residual stream [batch, pos, d_model]
+    mlp_out.l    what the MLP adds to the residual stream [batch, pos, d_model]
+
+Block structure follows GPT-2 (Radford et al. 2019) and GPT-NeoX (Black et al. 2022,
+arXiv 2204.06745); myopic attention follows Rofin et al. 2026 (arXiv 2603.14087, section on
+ablations): keys and values of *other* positions are detached, so the forward pass is unchanged
+and no gradient crosses positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from emergence_lib.errors import ParameterError, UnknownNameError
+from emergence_lib.models.mixers import MIXERS
+
+if TYPE_CHECKING:
+    from transformers import GPTNeoXForCausalLM
+
+Tap = MutableMapping[str, Tensor | None]
+Edit = Mapping[str, Callable[[Tensor], Tensor]]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "layernorm": lambda d: nn.LayerNorm(d, eps=1e-5),
+    "rmsnorm": lambda d: nn.RMSNorm(d, eps=1e-5),
+}
+POSITIONAL = ("learned", "rotary", "none")
+BLOCK_TAPS = ("pattern", "scores", "q", "k", "v", "z", "mixer_out", "mlp_out")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a `Transformer`.
+
+    Args:
+        n_layers, d_model, n_heads, vocab_size, max_pos: as usual; `max_pos` bounds the input length.
+        d_head: dimension of a head; None means ``d_model / n_heads``.
+        d_mlp: hidden units of an MLP; None means ``4 · d_model``.
+        mixer: name of the token mixer, or one name a layer.
+        positional: "learned" (added to the embeddings), "rotary" or "none".
+        rotary_fraction: share of the head dimension that rotary turns (Pythia: 0.25).
+        parallel_residual: mixer and MLP read the same residual stream (GPT-NeoX).
+        tied_embeddings: the unembedding is the transposed embedding.
+        norm, activation: "layernorm" | "rmsnorm"; "relu" | "gelu" | "gelu_tanh" | "silu".
+        init_std: standard deviation of every weight matrix at initialisation.
+        embed_std: of the token and position embeddings. At 1.0 a pre-norm block starts by seeing
+            them undimmed, which decides how soon a plateau ends; the papers do not give it.
+
+    Raises:
+        ParameterError: a value out of range, an odd head split, or an odd rotary dimension.
+        UnknownNameError: an unknown mixer, norm, activation or positional encoding.
+    """
+
+    n_layers: int
+    d_model: int
+    n_heads: int
+    vocab_size: int
+    max_pos: int
+    d_head: int | None = None
+    d_mlp: int | None = None
+    mixer: str | tuple[str, ...] = "attention"
+    positional: str = "learned"
+    rotary_fraction: float = 1.0
+    parallel_residual: bool = False
+    tied_embeddings: bool = False
+    norm: str = "layernorm"
+    activation: str = "relu"
+    init_std: float = 0.02
+    embed_std: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("n_layers", "d_model", "n_heads", "vocab_size", "max_pos"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ParameterError(name, value, "an integer ≥ 1")
+        if self.d_head is None:
+            if self.d_model % self.n_heads:
+                divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
+                raise ParameterError(
+                    "n_heads",
+                    self.n_heads,
+                    f"a divisor of d_model={self.d_model} ({', '.join(map(str, divisors))})",
+                    "Or give d_head to set the head dimension yourself.",
+                )
+            object.__setattr__(self, "d_head", self.d_model // self.n_heads)
+        if self.d_mlp is None:
+            object.__setattr__(self, "d_mlp", 4 * self.d_model)
+        for mixer in self.mixers if not isinstance(self.mixer, str) else (self.mixer,):
+            if mixer not in MIXERS:
+                raise UnknownNameError("mixer", mixer, MIXERS)
+        if len(self.mixers) != self.n_layers:
+            raise ParameterError(
+                "mixer", self.mixer, f"one name, or one for each of the {self.n_layers} layers"
+            )
+        for kind, name, known in (
+            ("norm", self.norm, NORMS),
+            ("activation", self.activation, ACTIVATIONS),
+            ("positional encoding", self.positional, POSITIONAL),
+        ):
+            if name not in known:
+                raise UnknownNameError(kind, name, known)
+        if self.positional == "rotary" and (self.rotary_dim < 2 or self.rotary_dim % 2):
+            raise ParameterError(
+                "rotary_fraction",
+                self.rotary_fraction,
+                f"such that rotary_fraction · d_head (d_head={self.d_head}) is even and ≥ 2",
+            )
+
+    @property
+    def mixers(self) -> tuple[str, ...]:
+        """One mixer name a layer."""
+        return (self.mixer,) * self.n_layers if isinstance(self.mixer, str) else tuple(self.mixer)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Leading dimensions of a head that rotary turns; 0 without rotary."""
+        assert self.d_head is not None  # set in __post_init__
+        return int(self.d_head * self.rotary_fraction) if self.positional == "rotary" else 0
+
+
+class Recorder:
+    """Passes a named value through the caller's edit and tap, in this order."""
+
+    def __init__(self, tap: Tap | None, edit: Edit | None) -> None:
+        self.tap: Tap = {} if tap is None else tap
+        self.edit: Edit = {} if edit is None else edit
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        if name in self.edit:
+            edited = self.edit[name](value)
+            if edited.shape != value.shape:
+                raise ParameterError(
+                    f"edit[{name!r}]",
+                    tuple(edited.shape),
+                    f"a function that keeps the shape {tuple(value.shape)}",
+                )
+            value = edited
+        if name in self.tap:
+            self.tap[name] = value
+        return value
+
+    def wants(self, *names: str) -> bool:
+        """Whether any of these values is recorded or edited."""
+        return any(name in self.tap or name in self.edit for name in names)
+
+
+class MLP(nn.Module):
+    """Two linear maps around a pointwise activation."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        assert config.d_mlp is not None
+        self.activation = ACTIVATIONS[config.activation]
+        self.up = nn.Linear(config.d_model, config.d_mlp)
+        self.down = nn.Linear(config.d_mlp, config.d_model)
+
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        return self.down(self.activation(self.up(x)))
+
+
+class Block(nn.Module):
+    """A token mixer and an MLP, each behind a norm, added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.parallel_residual = config.parallel_residual
+        self.norm1 = NORMS[config.norm](config.d_model)
+        self.mixer = MIXERS[config.mixers[layer]](config, layer)
+        self.norm2 = NORMS[config.norm](config.d_model)
+        self.mlp = MLP(config)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch pos d_model"],
+        attn_bias: Float[Tensor, "*batch_and_head query key"] | None,
+        myopic: bool,
+        record: Recorder,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        mixed = self.mixer(self.norm1(x), attn_bias=attn_bias, myopic=myopic, record=record)
+        mixed = record(f"mixer_out.{self.layer}", mixed)
+        mlp_input = x if self.parallel_residual else x + mixed
+        mlp_out = record(f"mlp_out.{self.layer}", self.mlp(self.norm2(mlp_input)))
+        return x + mixed + mlp_out
+
+
+class Transformer(nn.Module):
+    """The model of the whole book; see the module's docstring for its taps.
+
+    Args:
+        config: the shape.
+        generator: source of the initial weights (CPU); None means seed 0.
+    """
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.d_model)
+        if config.positional == "learned":
+            self.pos_embed = nn.Embedding(config.max_pos, config.d_model)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
+        self.final_norm = NORMS[config.norm](config.d_model)
+        self.unembed = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.tied_embeddings:
+            self.unembed.weight = self.embed.weight
+        self._init_weights(generator or torch.Generator().manual_seed(0))
+
+    def _init_weights(self, generator: torch.Generator) -> None:
+        """Normal weights, zero biases; embeddings have a scale of their own. Norms keep 1 and 0."""
+        std = self.config.init_std
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and module.weight is not self.embed.weight:
+                nn.init.normal_(module.weight, std=std, generator=generator)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=self.config.embed_std, generator=generator)
+
+    def tap_names(self) -> tuple[str, ...]:
+        """Every name that `tap` and `edit` accept for this model."""
+        n_layers = self.config.n_layers
+        resid = [f"resid.{k}" for k in range(n_layers + 1)]
+        return (*resid, *(f"{name}.{l}" for l in range(n_layers) for name in BLOCK_TAPS))
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        *,
+        attn_bias: Float[Tensor, "*batch_and_head query key"] | None = None,
+        myopic: bool = False,
+        tap: Tap | None = None,
+        edit: Edit | None = None,
+    ) -> Float[Tensor, "batch pos vocab"]:
+        """Logits for the next token at every position.
+
+        Args:
+            tokens: int64 ids, at most `max_pos` positions.
+            attn_bias: added to the attention logits of every head and layer (paper A, section on
+                attention bias); broadcasts over batch and heads.
+            myopic: let no gradient cross positions; the logits are unchanged.
+            tap: a dict whose keys name what to record; their values are set to the tensors, which
+                stay in the graph. ``tap = dict.fromkeys(["resid.1", "pattern.0"])``.
+            edit: maps a name to a function of the tensor, applied before it is used or recorded.
+
+        Raises:
+            ParameterError: more positions than `max_pos`, or an edit that changes a shape.
+            UnknownNameError: a tap or edit this model does not have (the nearest is named).
+        """
+        n_pos = tokens.shape[1]
+        if n_pos > self.config.max_pos:
+            raise ParameterError("tokens.shape[1]", n_pos, f"at most max_pos={self.config.max_pos}")
+        for name in (*(tap or ()), *(edit or ())):
+            if name not in self.tap_names():
+                raise UnknownNameError("tap", name, self.tap_names())
+        record = Recorder(tap, edit)
+
+        x = self.embed(tokens)
+        if self.config.positional == "learned":
+            x = x + self.pos_embed.weight[:n_pos]
+        x = record("resid.0", x)
+        for layer, block in enumerate(self.blocks):
+            x = record(f"resid.{layer + 1}", block(x, attn_bias, myopic, record))
+        return self.unembed(self.final_norm(x))
+
+    @classmethod
+    def from_huggingface(cls, hf_model: GPTNeoXForCausalLM) -> Transformer:
+        """The same function as a `transformers.GPTNeoXForCausalLM`, to 1e-4 in float32."""
+        from emergence_lib.models.huggingface import from_gpt_neox
+
+        return from_gpt_neox(hf_model)
