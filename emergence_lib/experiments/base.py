@@ -1,4 +1,4 @@
-"""What an experiment is: a grid of points for every profile, a row a point, and the claims it tests.
+"""What an experiment is: a grid of points a profile, a row a point, and the claims it tests.
 
     Experiment.block(profile, **changes) ─► Grid (validated parameters of a block of points)
     Grid.points()                        ─► [Point(experiment, version, params, seed), …]
@@ -93,9 +93,9 @@ class Experiment:
         profiles: the blocks of each profile of `PROFILES`.
         run: ``run(point, device) -> row``.
         schema: column of a row → its meaning with type and unit.
-        judges: claim id → ``judge(rows) -> Verdict``, where `rows` is one row a recorded point with
+        judges: claim id → ``judge(rows) -> Verdict``, where `rows` has a row a recorded point with
             the parameters, the seed and the schema's columns.
-        seconds: rough seconds of one point in a profile on one core of a laptop, for cost estimates.
+        seconds: rough seconds of one point of a profile on one laptop core, for estimates.
     """
 
     name: str

@@ -65,7 +65,7 @@ class ModelConfig:
     """Shape of a `Transformer`.
 
     Args:
-        n_layers, d_model, n_heads, vocab_size, max_pos: as usual; `max_pos` bounds the input length.
+        n_layers, d_model, n_heads, vocab_size, max_pos: as usual; `max_pos` bounds the input.
         d_head: dimension of a head; None means ``d_model / n_heads``.
         d_mlp: hidden units of an MLP; None means ``4 · d_model``.
         mixer: name of the token mixer, or one name a layer.
@@ -252,7 +252,7 @@ class Transformer(nn.Module):
         """Every name that `tap` and `edit` accept for this model."""
         n_layers = self.config.n_layers
         resid = [f"resid.{k}" for k in range(n_layers + 1)]
-        return (*resid, *(f"{name}.{l}" for l in range(n_layers) for name in BLOCK_TAPS))
+        return (*resid, *(f"{name}.{layer}" for layer in range(n_layers) for name in BLOCK_TAPS))
 
     def forward(
         self,

@@ -25,7 +25,7 @@ class Batch:
 
     Attributes:
         tokens: int64 token ids.
-        loss_mask: entry ``[b, t]`` says whether predicting token ``t + 1`` of sequence ``b`` counts.
+        loss_mask: ``[b, t]`` says whether predicting token ``t + 1`` of sequence ``b`` counts.
         labels: named tensors whose first dimension is the batch (none for most tasks).
     """
 

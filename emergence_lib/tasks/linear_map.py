@@ -70,7 +70,7 @@ class LinearMap(Task):
 
     @property
     def floor(self) -> float:
-        """(S-1)/(2S-1) · ln 2: the S-1 predictions inside x0 are coin tosses, the rest are certain."""
+        """(S-1)/(2S-1) · ln 2: S-1 predictions are coin tosses (inside x0), the rest certain."""
         return (self.state_size - 1) / (2 * self.state_size - 1) * math.log(2)
 
     @property
