@@ -1,0 +1,8 @@
+"""Analysis: from runs, models and batches to numbers. It knows tasks, never an experiment.
+
+    emergence    when something was learned, how long the plateau was, how wide the jump
+    attention    entropy of heads and their agreement with the truth, watched during training
+    survival     estimates for times that some seeds never reach, and intervals for few seeds
+
+Import from the modules; `survival` brings lifelines, which the others do not need.
+"""
