@@ -27,7 +27,8 @@ and no gradient crosses positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+import math
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,6 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
     "rmsnorm": lambda d: nn.RMSNorm(d, eps=1e-5),
 }
 POSITIONAL = ("learned", "rotary", "none")
-BLOCK_TAPS = ("pattern", "scores", "q", "k", "v", "z", "mixer_out", "mlp_out")
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,11 @@ class ModelConfig:
         d_mlp: hidden units of an MLP; None means ``4 · d_model``.
         mixer: name of the token mixer, or one name a layer.
         positional: "learned" (added to the embeddings), "rotary" or "none".
-        rotary_fraction: share of the head dimension that rotary turns (Pythia: 0.25).
+        rotary_fraction: share of the head dimension that rotary turns, with base 10,000 (Pythia:
+            0.25).
         parallel_residual: mixer and MLP read the same residual stream (GPT-NeoX).
-        tied_embeddings: the unembedding is the transposed embedding.
+        tied_embeddings: the unembedding is the transposed embedding. Then lower `embed_std`
+            (GPT-2: 0.02), which at 1.0 makes the first logits as large as sqrt(d_model).
         norm, activation: "layernorm" | "rmsnorm"; "relu" | "gelu" | "gelu_tanh" | "silu".
         init_std: standard deviation of every weight matrix at initialisation.
         embed_std: of the token and position embeddings. At 1.0 a pre-norm block starts by seeing
@@ -101,8 +103,12 @@ class ModelConfig:
     embed_std: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("n_layers", "d_model", "n_heads", "vocab_size", "max_pos"):
+        if not isinstance(self.mixer, str):
+            object.__setattr__(self, "mixer", tuple(self.mixer))
+        for name in ("n_layers", "d_model", "n_heads", "vocab_size", "max_pos", "d_head", "d_mlp"):
             value = getattr(self, name)
+            if value is None and name in ("d_head", "d_mlp"):
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ParameterError(name, value, "an integer ≥ 1")
         if self.d_head is None:
@@ -117,25 +123,27 @@ class ModelConfig:
             object.__setattr__(self, "d_head", self.d_model // self.n_heads)
         if self.d_mlp is None:
             object.__setattr__(self, "d_mlp", 4 * self.d_model)
-        for mixer in self.mixers if not isinstance(self.mixer, str) else (self.mixer,):
-            if mixer not in MIXERS:
-                raise UnknownNameError("mixer", mixer, MIXERS)
         if len(self.mixers) != self.n_layers:
             raise ParameterError(
                 "mixer", self.mixer, f"one name, or one for each of the {self.n_layers} layers"
             )
-        for kind, name, known in (
+        names: list[tuple[str, str, Iterable[str]]] = [
+            *(("mixer", mixer, MIXERS) for mixer in self.mixers),
             ("norm", self.norm, NORMS),
             ("activation", self.activation, ACTIVATIONS),
             ("positional encoding", self.positional, POSITIONAL),
-        ):
+        ]
+        for kind, name, known in names:
             if name not in known:
                 raise UnknownNameError(kind, name, known)
-        if self.positional == "rotary" and (self.rotary_dim < 2 or self.rotary_dim % 2):
+        for name in ("init_std", "embed_std"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ParameterError(name, getattr(self, name), "a number ≥ 0")
+        if self.positional == "rotary" and not (0 < self.rotary_fraction <= 1 and self.rotary_dim):
             raise ParameterError(
                 "rotary_fraction",
                 self.rotary_fraction,
-                f"such that rotary_fraction · d_head (d_head={self.d_head}) is even and ≥ 2",
+                f"above 0, at most 1, and such that · d_head={self.d_head} is even",
             )
 
     @property
@@ -145,9 +153,12 @@ class ModelConfig:
 
     @property
     def rotary_dim(self) -> int:
-        """Leading dimensions of a head that rotary turns; 0 without rotary."""
+        """Leading dimensions of a head that rotary turns: an even number, 0 without rotary."""
+        if self.positional != "rotary":
+            return 0
         assert self.d_head is not None  # set in __post_init__
-        return int(self.d_head * self.rotary_fraction) if self.positional == "rotary" else 0
+        turned = self.d_head * self.rotary_fraction
+        return 2 * round(turned / 2) if math.isclose(turned, 2 * round(turned / 2)) else 0
 
 
 class Recorder:
@@ -250,9 +261,13 @@ class Transformer(nn.Module):
 
     def tap_names(self) -> tuple[str, ...]:
         """Every name that `tap` and `edit` accept for this model."""
-        n_layers = self.config.n_layers
-        resid = [f"resid.{k}" for k in range(n_layers + 1)]
-        return (*resid, *(f"{name}.{layer}" for layer in range(n_layers) for name in BLOCK_TAPS))
+        resid = (f"resid.{k}" for k in range(self.config.n_layers + 1))
+        parts = (
+            f"{name}.{layer}"
+            for layer, mixer in enumerate(self.config.mixers)
+            for name in (*MIXERS[mixer].taps, "mixer_out", "mlp_out")
+        )
+        return (*resid, *parts)
 
     def forward(
         self,
@@ -275,12 +290,17 @@ class Transformer(nn.Module):
             edit: maps a name to a function of the tensor, applied before it is used or recorded.
 
         Raises:
-            ParameterError: more positions than `max_pos`, or an edit that changes a shape.
+            ParameterError: more positions than `max_pos`, an `attn_bias` for another number of
+                positions, or an edit that changes a shape.
             UnknownNameError: a tap or edit this model does not have (the nearest is named).
         """
         n_pos = tokens.shape[1]
         if n_pos > self.config.max_pos:
             raise ParameterError("tokens.shape[1]", n_pos, f"at most max_pos={self.config.max_pos}")
+        if attn_bias is not None and attn_bias.shape[-2:] != (n_pos, n_pos):
+            raise ParameterError(
+                "attn_bias.shape", tuple(attn_bias.shape), f"[…, query={n_pos}, key={n_pos}]"
+            )
         for name in (*(tap or ()), *(edit or ())):
             if name not in self.tap_names():
                 raise UnknownNameError("tap", name, self.tap_names())

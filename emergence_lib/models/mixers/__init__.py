@@ -2,13 +2,12 @@
 
 A mixer is a module built as ``Mixer(config, layer)`` and called as
 ``mixer(x, attn_bias=…, myopic=…, record=…)`` on the normed residual stream [batch, pos, d_model];
-it returns what is added to the stream. It must be causal: output t sees inputs ≤ t.
+it returns what is added to the stream. It must be causal: output t sees inputs ≤ t. Its class
+attribute `taps` names the values it passes to `record`, each as ``name.layer``.
 """
-
-from torch import nn
 
 from emergence_lib.models.mixers.attention import Attention
 
-MIXERS: dict[str, type[nn.Module]] = {"attention": Attention}
+MIXERS: dict[str, type[Attention]] = {"attention": Attention}
 
 __all__ = ["MIXERS", "Attention"]

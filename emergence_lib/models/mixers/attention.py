@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Attention(nn.Module):
-    """Fused unless the pattern is looked at, edited, or must be myopic."""
+    """Fused unless the scores or pattern are recorded or edited, or attention is myopic."""
 
-    causal: Bool[Tensor, "query key"]
+    taps = ("pattern", "scores", "q", "k", "v", "z")
     rotary_cos: Float[Tensor, "pos rotary_dim"]
     rotary_sin: Float[Tensor, "pos rotary_dim"]
 
@@ -34,8 +34,6 @@ class Attention(nn.Module):
         self.rotary_dim = config.rotary_dim
         self.qkv = nn.Linear(config.d_model, 3 * self.n_heads * self.d_head)
         self.out = nn.Linear(self.n_heads * self.d_head, config.d_model)
-        causal = torch.ones(config.max_pos, config.max_pos, dtype=torch.bool).tril()
-        self.register_buffer("causal", causal, persistent=False)
         if self.rotary_dim:
             cos, sin = rotary_tables(config.max_pos, self.rotary_dim)
             self.register_buffer("rotary_cos", cos, persistent=False)
@@ -63,7 +61,7 @@ class Attention(nn.Module):
         elif attn_bias is None:
             z = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            mask = attn_bias.masked_fill(~self.causal[:n_pos, :n_pos], -math.inf)
+            mask = attn_bias.to(q.dtype).masked_fill(future(x), -math.inf)
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         z = record(f"z.{self.layer}", z.transpose(1, 2))
         return self.out(z.reshape(batch, n_pos, -1))
@@ -78,7 +76,6 @@ class Attention(nn.Module):
         record: Recorder,
     ) -> Float[Tensor, "batch head pos d_head"]:
         """Attention with its scores and pattern in the open."""
-        n_pos = q.shape[2]
         past_k, past_v = (k.detach(), v.detach()) if myopic else (k, v)
         scores = q @ past_k.transpose(-1, -2) / math.sqrt(self.d_head)
         if myopic:
@@ -88,7 +85,7 @@ class Attention(nn.Module):
         scores = record(f"scores.{self.layer}", scores)
         if attn_bias is not None:
             scores = scores + attn_bias
-        scores = scores.masked_fill(~self.causal[:n_pos, :n_pos], -math.inf)
+        scores = scores.masked_fill(future(q), -math.inf)
         pattern = record(f"pattern.{self.layer}", scores.softmax(-1))
         z = pattern @ past_v
         if myopic:
@@ -107,10 +104,16 @@ class Attention(nn.Module):
         return torch.cat([turned, kept], dim=-1)
 
 
+def future(x: Float[Tensor, "*batch pos d"]) -> Bool[Tensor, "query key"]:
+    """The keys a query must not see: those after it."""
+    n_pos = x.shape[-2]
+    return torch.ones(n_pos, n_pos, dtype=torch.bool, device=x.device).triu(1)
+
+
 def rotary_tables(
-    max_pos: int, dim: int, base: float = 10_000.0
+    max_pos: int, dim: int
 ) -> tuple[Float[Tensor, "pos dim"], Float[Tensor, "pos dim"]]:
-    """Cosines and sines of rotary embeddings (Su et al. 2021, arXiv 2104.09864)."""
-    frequency = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    """Cosines and sines of rotary embeddings, base 10,000 (Su et al. 2021, arXiv 2104.09864)."""
+    frequency = 10_000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angle = torch.outer(torch.arange(max_pos, dtype=torch.float64), frequency).repeat(1, 2)
     return angle.cos().float(), angle.sin().float()
