@@ -4,7 +4,7 @@
     <root>/<experiment>.parquet             all points after `Store.compact`
     <root>/<experiment>.json                where those came from: commits, hosts, versions, hours
     <root>/corrupt/                         files that could not be read, kept for inspection
-    <root>/.locks/                          claims of running sweeps; safe to delete when none runs
+    <root>/.locks/                          locks of what runs now; safe to delete when nothing does
 
 A point is addressed by what it computes (`Point.key`), so nothing here is ever updated: a file is
 there and complete, or not there. Files written by a newer format are refused, never guessed at.
@@ -19,8 +19,9 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +29,20 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from emergence_lib.errors import ParameterError, StoreError, UnknownNameError
 from emergence_lib.experiments.base import PROFILES, Experiment, Point
+from emergence_lib.provenance import PROVENANCE, checkout
 
 FORMAT = 1
 """Raised when a change makes older programs misread the files; older files stay readable."""
-
-PROVENANCE = ("seconds", "date", "commit", "device", "host", "versions")
-"""Columns that say how a row came about, beside the schema's own."""
 
 _LEADING = ("key", "version", "profile", "seed")
 _ABANDONED_AFTER = 3600.0  # seconds after which a temporary file has no writer any more
 
 Record = dict[str, Any]
 """A point as stored: key, version, profile, seed, params and row (dicts), and `PROVENANCE`."""
-
-
-def checkout() -> Path | None:
-    """The source checkout this package runs from; None when it is installed elsewhere."""
-    folder = Path(__file__).resolve().parents[1]
-    return folder if (folder / "pyproject.toml").exists() else None
 
 
 def default_root() -> Path:
@@ -117,46 +110,16 @@ class Store:
         _write(probe, b"")
         probe.unlink()
 
-    @contextmanager
-    def claim(self, point: Point, owner: str, wait: bool) -> Iterator[bool]:
-        """Hold a point while computing it, so that sweeps at once on a store share the work.
-
-        The claim is a lock of the operating system, so it ends with the process that holds it,
-        however that ends. Yields False when another holds it and `wait` is false.
-        """
-        path = self._claim_path(point)
-        lock = FileLock(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=-1 if wait else 0)
-        except Timeout:
-            yield False
-            return
-        except OSError as error:
-            raise _failed(path, error) from error
-        try:
-            with suppress(OSError):  # only names the owner for `claimed_by`
-                path.write_text(owner)
-            yield True
-        finally:
-            path.unlink(missing_ok=True)
-            lock.release()
-
-    def claimed_by(self, point: Point) -> str:
-        """The owner of a claim that is held, or was when its process died; "" without one."""
-        try:
-            return self._claim_path(point).read_text()
-        except OSError:
-            return ""
-
     def compact(self, experiment: str) -> dict[str, Any]:
         """Merge an experiment's loose points into its parquet file; safe while sweeps write.
 
-        Points of a version older than the newest recorded one are dropped: the experiment no
-        longer asks for them. The loose files go only once the parquet file is in place.
+        Only the newest recorded version of the experiment is merged: points of older versions
+        leave the parquet file, and older loose points stay where they are. A loose file goes only
+        once its point is in the new parquet file.
 
         Returns:
-            The provenance summary, as written to ``<root>/<experiment>.json``.
+            Where the merged points came from, as written to ``<root>/<experiment>.json``;
+            "superseded" counts the points of older versions that were left out.
 
         Raises:
             StoreError: not writable, disk full, or a file of a newer format.
@@ -167,29 +130,31 @@ class Store:
             with FileLock(lock):
                 return self._compact(experiment)
         except OSError as error:
-            raise _failed(lock, error) from error
+            raise unusable(Path(error.filename or lock), error) from error
 
     def _compact(self, experiment: str) -> dict[str, Any]:
         loose = self._loose(experiment)
         found = self._merged(experiment) | {r["key"]: r for r in loose.values()}
         newest = max((r["version"] for r in found.values()), default=0)
         kept = [found[key] for key in sorted(found) if found[key]["version"] == newest]
-        summary = {
+        dates = sorted(r["date"] for r in kept if r["date"])
+        summary: dict[str, Any] = {
             "format": FORMAT,
             "experiment": experiment,
             "version": newest,
             "points": len(kept),
-            "superseded_dropped": len(found) - len(kept),
-            "profiles": pd.Series([r["profile"] for r in kept]).value_counts().to_dict(),
+            "superseded": len(found) - len(kept),
+            "profiles": dict(Counter(r["profile"] for r in kept)),
             "seconds": round(sum(r["seconds"] or 0.0 for r in kept), 1),
-            **{f"{c}s": sorted({r[c] for r in kept if r[c]}) for c in PROVENANCE[2:5]},
-            "versions": sorted({r["versions"] for r in kept if r["versions"]}),
-            "dates": sorted(r["date"] for r in kept if r["date"])[:: max(len(kept) - 1, 1)],
+            "dates": [dates[0], dates[-1]] if dates else [],
         }
+        for name in ("commit", "device", "host", "versions"):
+            summary[name] = sorted({r[name] for r in kept if r[name]})
         if kept:
             _write(self.root / f"{experiment}.parquet", _to_parquet(kept))
             _write(self.root / f"{experiment}.json", json.dumps(summary, indent=1).encode())
-            for path in loose:
+        for path, record in loose.items():
+            if record["version"] == newest:
                 path.unlink(missing_ok=True)
         for path in (self.root / "points" / experiment).glob(".*.tmp"):
             with suppress(FileNotFoundError):  # what a killed writer left
@@ -221,7 +186,7 @@ class Store:
         Raises:
             StoreError: a file cannot be opened or is of a newer format.
         """
-        points = list(points)
+        points = {p.key: p for p in points}.values()
         recorded = self._recorded(points)
         found = [(p, recorded[p.key]) for p in points if p.key in recorded]
         names = {name: None for p, _ in found for name in p.params}
@@ -230,7 +195,7 @@ class Store:
         flat = [record | record["row"] | dict(p.params) for p, record in found]
         return pd.DataFrame(flat, columns=["key", "profile", "seed", *names, *columns, *PROVENANCE])
 
-    def _recorded(self, points: list[Point]) -> dict[str, Record]:
+    def _recorded(self, points: Collection[Point]) -> dict[str, Record]:
         recorded: dict[str, Record] = {}
         for experiment in {p.experiment for p in points}:
             # Loose files first: `compact` puts the parquet file in place before it deletes them,
@@ -261,7 +226,7 @@ class Store:
             except FileNotFoundError:  # compacted a moment ago
                 return None
             except OSError as error:
-                raise _failed(path, error) from error
+                raise unusable(path, error) from error
             except (ValueError, KeyError, TypeError) as error:
                 self._set_aside(path, error)
         return self._loose_cache.get(path)
@@ -276,16 +241,19 @@ class Store:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise _failed(path, error) from error
+            raise unusable(path, error) from error
         except (ValueError, KeyError, TypeError) as error:
-            if _stamp(path) == stamp:  # else another process has just replaced it
-                self._set_aside(path, error)
+            with suppress(FileNotFoundError):
+                if _stamp(path) == stamp:  # else another process has just replaced it
+                    self._set_aside(path, error)
             return {}
         return self._merged_cache[path][1]
 
     def _from_parquet(self, path: Path, data: bytes) -> dict[str, Record]:
         try:
             table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
+        except pa.ArrowMemoryError:  # the file may well be fine
+            raise
         except (OSError, pa.ArrowException) as error:  # reading memory: the bytes are at fault
             raise ValueError(str(error)) from error
         notes = json.loads((table.schema.metadata or {})[b"emergence"])
@@ -329,9 +297,6 @@ class Store:
 
     def _point_path(self, point: Point) -> Path:
         return self.root / "points" / point.experiment / f"{point.key}.json"
-
-    def _claim_path(self, point: Point) -> Path:
-        return self.root / ".locks" / point.experiment / point.key
 
 
 def coverage(experiment: Experiment, profile: str, store: Store) -> tuple[int, int]:
@@ -415,13 +380,14 @@ def _write(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise _failed(path, error) from error
+        raise unusable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
 
 
-def _failed(path: Path, error: OSError) -> StoreError:
+def unusable(path: Path, error: OSError) -> StoreError:
+    """The `StoreError` for a file that could not be read or written, with its remedy."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "Free some space there" if full else "Check the folder's existence and permissions"
     return StoreError(

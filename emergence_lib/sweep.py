@@ -10,33 +10,32 @@ leaves claimed ones for the end, and computes those only if their owner died.
 from __future__ import annotations
 
 import os
-import platform
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pandas as pd
 import torch
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from emergence_lib.errors import EmergenceError, ParameterError, StoreError
 from emergence_lib.experiments.base import Experiment, Point
-from emergence_lib.store import Store, check_columns, checkout
+from emergence_lib.provenance import provenance
+from emergence_lib.store import Store, check_columns, unusable
 
 _LINE_EVERY = 10.0  # seconds between progress lines where there is no terminal
 
@@ -133,50 +132,61 @@ def sweep(
 def _compute(
     job: _Job, points: list[Point], store: Store, executor: Executor, progress: _Progress
 ) -> None:
-    failures: list[tuple[Point, str]] = []
-    lost: list[Point] = []
+    """Have the workers compute and record `points`; raise for those that could not be."""
     futures: dict[Future[_Outcome], Point] = {}
+    unfinished: list[tuple[Point, _Outcome]] = []
+    todo = points
     try:
         # First what nobody else is computing; then wait for the points that others hold.
         for wait in (False, True):
-            try:
-                futures = {executor.submit(_work, job, p, wait): p for p in points}
-            except BrokenExecutor:
-                lost += points
-                break
-            points = []
+            futures.clear()
+            for point in todo:
+                futures[_submit(executor, job, point, wait)] = point
+            todo = []
             for future in as_completed(futures):
-                point = futures[future]
-                try:
-                    outcome = future.result()
-                except BrokenExecutor:
-                    lost.append(point)
-                    continue
-                except Exception as error:  # could not be sent to a worker or back
-                    outcome = _Outcome("failed", f"{type(error).__name__}: {error}")
+                point, outcome = futures[future], _outcome(future)
                 if outcome.status == "claimed":
-                    points.append(point)
+                    todo.append(point)
                 elif outcome.status == "unwritable":
                     raise StoreError(outcome.message)
                 else:
-                    progress.advance()
-                    if outcome.status == "failed":
-                        failures.append((point, outcome.message))
+                    progress.advance(point, outcome)
+                    if outcome.status != "done":
+                        unfinished.append((point, outcome))
     except BaseException as error:
         for future in futures:
             future.cancel()
         if isinstance(executor, LocalExecutor):
             executor.abandon()
         if isinstance(error, KeyboardInterrupt):
-            everything = [*points, *futures.values()]
-            kept = len({p.key for p in everything}) - len(store.missing(everything))
-            message = f"{job.experiment.name}: interrupted after {kept} points, which are recorded"
-            raise KeyboardInterrupt(f"{message}. The same call computes the rest.") from None
+            left = len(store.missing(points))
+            raise KeyboardInterrupt(
+                f"{job.experiment.name}: interrupted. {len(points) - left} of {len(points)} points "
+                f"were computed and are kept; the same call computes the other {left}."
+            ) from None
         raise
     finally:
         progress.close()
-    if lost or failures:
-        raise _sweep_error(job, failures, lost, store)
+    if unfinished:
+        raise _sweep_error(job, unfinished, store)
+
+
+def _submit(executor: Executor, job: _Job, point: Point, wait: bool) -> Future[_Outcome]:
+    try:
+        return executor.submit(_work, job, point, wait)
+    except BrokenExecutor as error:  # a worker died since the last call
+        future: Future[_Outcome] = Future()
+        future.set_exception(error)
+        return future
+
+
+def _outcome(future: Future[_Outcome]) -> _Outcome:
+    try:
+        return future.result()
+    except BrokenExecutor:
+        return _Outcome("lost")
+    except Exception as error:  # could not be sent to a worker or back
+        return _Outcome("failed", f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -194,7 +204,7 @@ class _Job:
 class _Outcome:
     """What a worker answers. Text, because not every exception survives pickling."""
 
-    status: str  # "done", "claimed" (by another sweep), "failed" or "unwritable"
+    status: str  # "done", "claimed" (by another sweep), "failed", "unwritable" or "lost"
     message: str = ""
 
 
@@ -202,26 +212,63 @@ def _work(job: _Job, point: Point, wait: bool) -> _Outcome:
     """Compute and record one point, in a worker."""
     store = _store(job.root)
     try:
-        with store.claim(point, job.owner, wait) as claimed:
+        with _claim(job, point, wait) as claimed:
             if not claimed:
                 return _Outcome("claimed")
             if store.has(point):  # another sweep recorded it since ours looked
                 return _Outcome("done")
+            machine = provenance(job.device)
             start = time.perf_counter()
             row = job.experiment.run(point, job.device)
-            seconds = time.perf_counter() - start
+            seconds = round(time.perf_counter() - start, 3)
             job.experiment.check_row(row)
-            how = provenance(job.device) | {
-                "profile": job.profile,
-                "seconds": round(seconds, 3),
-                "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            }
+            date = datetime.now(UTC).isoformat(timespec="seconds")
+            how = machine | {"profile": job.profile, "seconds": seconds, "date": date}
             store.write(point, row, how)
     except StoreError as error:
         return _Outcome("unwritable", str(error))
     except Exception:
         return _Outcome("failed", traceback.format_exc())
     return _Outcome("done")
+
+
+@contextmanager
+def _claim(job: _Job, point: Point, wait: bool) -> Iterator[bool]:
+    """Hold a point while computing it, so that sweeps at once on a store share the work.
+
+    The claim is a lock of the operating system: it ends with the process that holds it, however
+    that ends. Yields False when another sweep holds the point and `wait` is false.
+    """
+    path = _claim_path(job, point)
+    lock = FileLock(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        yield False
+        return
+    except OSError as error:
+        raise unusable(path, error) from error
+    try:
+        with suppress(OSError):  # it only tells `_in_flight` whose claim this was
+            path.write_text(job.owner)
+        yield True
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        lock.release()
+
+
+def _in_flight(job: _Job, point: Point) -> bool:
+    """Whether a worker of this sweep left a claim behind: it died while computing the point."""
+    try:
+        return _claim_path(job, point).read_text() == job.owner
+    except OSError:
+        return False
+
+
+def _claim_path(job: _Job, point: Point) -> Path:
+    return job.root / ".locks" / point.experiment / point.key
 
 
 _store = cache(Store)  # one a worker, so that a merged file is read once
@@ -240,25 +287,29 @@ def _start_worker(lifeline: Connection) -> None:
     threading.Thread(target=follow_parent, daemon=True).start()
 
 
-def _sweep_error(
-    job: _Job, failures: list[tuple[Point, str]], lost: list[Point], store: Store
-) -> SweepError:
+def _sweep_error(job: _Job, unfinished: list[tuple[Point, _Outcome]], store: Store) -> SweepError:
     name = job.experiment.name
-    parts = [
-        f"{name} failed at {_describe(point)}:\n{message.rstrip()}" for point, message in failures
-    ]
+    failures = [(p, outcome.message) for p, outcome in unfinished if outcome.status == "failed"]
+    lost = store.missing(p for p, outcome in unfinished if outcome.status == "lost")
+    parts = []
+    if failures:
+        parts = [f"{len(failures)} points of {name} failed; every other one is recorded."]
+        parts += [f"  {_describe(point)}: {_last_line(message)}" for point, message in failures]
+        parts.append(f"The first one's report:\n{failures[0][1].rstrip()}")
     if lost:
-        # A claim that its owner did not take back: the worker died while computing the point.
-        in_flight = [p for p in lost if store.claimed_by(p) == job.owner]
-        waiting = len(store.missing(lost)) - len(in_flight)
-        failures = failures + [(point, "a worker died") for point in in_flight]
+        in_flight = [p for p in lost if _in_flight(job, p)]
+        parts.append(f"A worker of {name} died: killed, out of memory, or it could not start.")
+        parts += [f"  in flight: {_describe(point)}" for point in in_flight]
         parts.append(
-            f"A worker of {name} died (out of memory, or killed). In flight: "
-            + ("; ".join(map(_describe, in_flight)) or "none, so workers may fail to start")
-            + f". Not begun: {waiting} points. The same call computes what is missing; fewer "
-            "workers need less memory."
+            f"{len(lost) - len(in_flight)} points had not begun. Finished points are recorded; the "
+            "same call computes the rest. Fewer workers need less memory."
         )
+        failures = failures + [(point, "its worker died") for point in in_flight]
     return SweepError("\n".join(parts), failures)
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
 
 
 def _describe(point: Point) -> str:
@@ -283,8 +334,11 @@ class _Progress:
         if self.lines:
             self._line()
 
-    def advance(self) -> None:
+    def advance(self, point: Point, outcome: _Outcome) -> None:
         self.bar.update()
+        if outcome.status == "failed" and (self.lines or not self.bar.disable):
+            report = f"{self.name} failed at {_describe(point)}: {_last_line(outcome.message)}"
+            tqdm.write(report, file=sys.stderr)
         self.done += 1
         if self.lines and (time.monotonic() - self.last > _LINE_EVERY or self.done == self.total):
             self._line()
@@ -296,48 +350,6 @@ class _Progress:
 
     def close(self) -> None:
         self.bar.close()
-
-
-@cache
-def provenance(device: str) -> dict[str, str | None]:
-    """What this process computes with: the columns commit, device, host and versions.
-
-    Read once a process, when the code that computes is loaded. Never the machine's name.
-    """
-    packages = ("torch", "numpy", "emergence-companion")
-    versions = [f"python {platform.python_version()}", *(f"{p} {version(p)}" for p in packages)]
-    if device.startswith("cuda"):
-        device = f"{device} {torch.cuda.get_device_name(device)}"
-    return {
-        "commit": _commit(),
-        "device": device,
-        "host": f"{os.cpu_count()} cores {platform.machine()} {_cpu_model()}".strip(),
-        "versions": ", ".join(versions),
-    }
-
-
-def _commit() -> str | None:
-    """Short git commit of the library, with "-dirty" if its files differ from it."""
-    if (source := checkout()) is None:
-        return None
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(source), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        commit = git("rev-parse", "--short", "HEAD")
-        return commit + ("-dirty" if git("status", "--porcelain", "--", "emergence_lib") else "")
-    except (OSError, subprocess.CalledProcessError):  # no git here, or a source archive
-        return None
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
 
 
 def _cores() -> int:
