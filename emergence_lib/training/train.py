@@ -7,13 +7,11 @@ checkpoint left it and gives, bit for bit, the numbers of a run that never stopp
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,8 +19,6 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
@@ -30,6 +26,7 @@ from emergence_lib.errors import ParameterError, TrainingError
 from emergence_lib.models.transformer import ModelConfig, Transformer
 from emergence_lib.tasks.base import Batch, Task, require_int
 from emergence_lib.training.schedule import linear_schedule
+from emergence_lib.training.state import State, read_weights
 
 Observer = Callable[[Transformer, Batch, Tensor, Mapping[str, Tensor | None]], dict[str, float]]
 """``observer(model, eval_batch, logits, tapped) -> {metric: value}``, called at every evaluation
@@ -120,10 +117,7 @@ class Run:
         if step not in self._checkpoints:
             raise ParameterError("step", step, f"one of the kept steps {self.checkpoint_steps}")
         kept = self._checkpoints[step]
-        if isinstance(kept, Path):
-            with safe_open(kept, framework="pt") as file:
-                return {k[6:]: file.get_tensor(k) for k in file.keys() if k.startswith("model.")}
-        return kept
+        return read_weights(kept) if isinstance(kept, Path) else kept
 
 
 def step_generator(seed: int, stream: str, step: int = 0) -> torch.Generator:
@@ -161,13 +155,14 @@ def train(
         task, model_config, config: what, with which model, and how.
         observers: see `Observer`; their metrics join the trajectory at every evaluation.
         checkpoints: steps whose state is kept (see `training.schedule`).
-        folder: keep checkpoints as safetensors here and resume from the last one found; without
-            it they stay in memory.
+        folder: keep checkpoints as safetensors here and resume from the last one found (call with
+            the same observers then); without it they stay in memory.
         device: "cpu", "cuda", …
         progress: a progress bar on a terminal, a line every tenth of the run elsewhere.
 
     Raises:
-        TrainingError: the loss or gradient norm is not finite; the message names the step.
+        TrainingError: a loss or gradient norm is not finite; the message names the step.
+        StoreError: a checkpoint cannot be written.
         ParameterError: attention_bias for a task without an attention target, or a `folder` that
             holds another run.
     """
@@ -181,29 +176,25 @@ def train(
     )
     attn_bias = _attention_bias(task, config, device)
     eval_batch = task.sample(config.eval_batch_size, step_generator(config.seed, "eval")).to(device)
-    state = _State(model, optimizer, folder, _fingerprint(task, model_config, config))
+    state = State(model, optimizer, folder, _fingerprint(task, model_config, config))
     state.resume()
 
     evaluate_at = set(linear_schedule(config.steps, config.eval_every))
     keep = set(checkpoints)
-    for step in _steps(state.step, config.steps, progress, state):
-        if step > state.step:
-            grad_norm = _train_step(
+    for step in _steps(state, config.steps, progress):
+        metrics: dict[str, float] = {}
+        if step > 0:  # step 0 only evaluates the fresh model
+            metrics["grad_norm"] = _train_step(
                 model, optimizer, task, config, step, attn_bias=attn_bias, device=device
             )
-            state.step = step
-        else:  # step 0: nothing trained yet
-            grad_norm = float("nan")
+        state.step = step
         if step in evaluate_at:
-            metrics = _evaluate(model, eval_batch, task, observers, attn_bias)
-            if not math.isnan(grad_norm):
-                metrics["grad_norm"] = grad_norm
-            state.log(metrics)
+            evaluation = _evaluate(model, eval_batch, task, observers, attn_bias)
+            _require_finite(step, config, evaluation["loss"])
+            state.log(evaluation | metrics)
             state.solved = _at_floor(state, task, config)
         if step in keep:
             state.keep()
-        if state.solved:
-            break
     return Run(state.table(), model, state.step, state.solved, state.kept)
 
 
@@ -226,13 +217,18 @@ def _train_step(
     loss.backward()
     limit = math.inf if config.grad_clip is None else config.grad_clip
     grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
-    if not math.isfinite(grad_norm) or not torch.isfinite(loss):
-        raise TrainingError(
-            f"step {step}: loss {loss.item():.4g}, gradient norm {grad_norm:.4g}. "
-            f"Lower lr (now {config.lr:g}) or set grad_clip (now {config.grad_clip})."
-        )
+    _require_finite(step, config, loss.item(), grad_norm)
     optimizer.step()
     return grad_norm
+
+
+def _require_finite(step: int, config: TrainConfig, loss: float, grad_norm: float = 0.0) -> None:
+    if math.isfinite(loss) and math.isfinite(grad_norm):
+        return
+    raise TrainingError(
+        f"step {step}: loss {loss:.4g}, gradient norm {grad_norm:.4g}. "
+        f"Lower lr (now {config.lr:g}) or set grad_clip (now {config.grad_clip})."
+    )
 
 
 @torch.no_grad()
@@ -271,7 +267,7 @@ def _attention_bias(task: Task, config: TrainConfig, device: str) -> Tensor | No
     return config.attention_bias * target.to(device, torch.float32)
 
 
-def _at_floor(state: _State, task: Task, config: TrainConfig) -> bool:
+def _at_floor(state: State, task: Task, config: TrainConfig) -> bool:
     if config.stop_margin is None or task.floor is None:
         return False
     losses = state.last("loss", 2)
@@ -284,113 +280,17 @@ def _fingerprint(task: Task, model_config: ModelConfig, config: TrainConfig) -> 
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _steps(start: int, stop: int, progress: bool, state: _State):
-    """Steps left to do, announced as the output allows. A fresh run starts with step 0."""
-    todo = range(start + 1 if start or state.metrics else 0, stop + 1)
-    if not progress or sys.stderr.isatty():
-        yield from tqdm(todo, initial=start, total=stop, unit="step", disable=not progress)
-        return
-    every = max(1, stop // 10)
-    for step in todo:
+def _steps(state: State, steps: int, progress: bool) -> Iterator[int]:
+    """The steps left to do, up to the one that solves the task, announced as the output allows."""
+    todo = [] if state.solved else range(state.step + 1, steps + 1)
+    on_terminal = sys.stderr.isatty()
+    every = max(1, steps // 10)
+    bar = tqdm(
+        todo, initial=state.step + 1, total=steps + 1, disable=not (progress and on_terminal)
+    )
+    for step in bar:
         yield step
-        if step and (step % every == 0 or state.solved):
-            loss = (state.last("loss", 1) or [math.nan])[0]
-            print(f"step {step}/{stop}  loss {loss:.4f}", file=sys.stderr, flush=True)
-
-
-class _State:
-    """Everything a run must carry from one step to the next, in memory and on disk."""
-
-    def __init__(
-        self,
-        model: Transformer,
-        optimizer: torch.optim.Optimizer,
-        folder: Path | None,
-        fingerprint: str,
-    ) -> None:
-        self.model, self.optimizer, self.folder = model, optimizer, folder
-        self.fingerprint = fingerprint
-        self.step = 0
-        self.solved = False
-        self.metrics: list[tuple[int, str, float]] = []
-        self.kept: dict[int, dict[str, Tensor] | Path] = {}
-
-    def log(self, metrics: Mapping[str, float]) -> None:
-        self.metrics.extend((self.step, name, value) for name, value in metrics.items())
-
-    def last(self, metric: str, n: int) -> list[float]:
-        return [value for _, name, value in self.metrics if name == metric][-n:]
-
-    def table(self) -> pd.DataFrame:
-        return pd.DataFrame(self.metrics, columns=["step", "metric", "value"])
-
-    def keep(self) -> None:
-        """Keep the state of this step; on disk under a temporary name first, then renamed."""
-        if self.folder is None:
-            self.kept[self.step] = {
-                k: v.detach().clone() for k, v in self.model.state_dict().items()
-            }
+        if progress and not on_terminal and (step % every == 0 or state.solved):
+            print(f"step {step}/{steps}  loss {state.last('loss', 1)[0]:.4f}", file=sys.stderr)
+        if state.solved:
             return
-        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        if self.model.config.tied_embeddings:
-            del tensors["model.unembed.weight"]  # safetensors refuses shared memory
-        for i, parameter in enumerate(self.model.parameters()):
-            for name, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{i}.{name}"] = value
-        note = {
-            "step": self.step,
-            "solved": self.solved,
-            "fingerprint": self.fingerprint,
-            "metrics": self.metrics,
-        }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"step-{self.step:08d}.safetensors"
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            save_file(
-                {k: v.contiguous() for k, v in tensors.items()},
-                temporary,
-                metadata={"run": json.dumps(note)},
-            )
-            os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
-        self.kept[self.step] = path
-
-    def resume(self) -> None:
-        """Take up the last state in the folder, if there is one and it is of this run."""
-        if self.folder is None or not self.folder.is_dir():
-            return
-        for path in sorted(self.folder.glob("step-*.safetensors")):
-            with safe_open(path, framework="pt") as file:
-                note = json.loads(file.metadata()["run"])
-            if note["fingerprint"] != self.fingerprint:
-                raise ParameterError(
-                    "folder",
-                    str(self.folder),
-                    "empty or of the same task, model and training settings",
-                    f"{path.name} in it belongs to another run; choose another folder.",
-                )
-            self.kept[note["step"]] = path
-        if self.kept:
-            self._load(self.kept[max(self.kept)])
-
-    def _load(self, path: Path | dict[str, Tensor]) -> None:
-        assert isinstance(path, Path)
-        with safe_open(path, framework="pt") as file:
-            note = json.loads(file.metadata()["run"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-        weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
-        if self.model.config.tied_embeddings:
-            weights["unembed.weight"] = weights["embed.weight"]
-        self.model.load_state_dict(weights)
-        for i, parameter in enumerate(self.model.parameters()):
-            prefix = f"optimizer.{i}."
-            moments = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-            if moments:
-                self.optimizer.state[parameter] = {
-                    k: v.to(parameter.device) for k, v in moments.items()
-                }
-        self.step, self.solved = note["step"], note["solved"]
-        self.metrics = [tuple(row) for row in note["metrics"]]
