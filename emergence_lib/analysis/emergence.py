@@ -98,7 +98,7 @@ def emergence_point(solved: Callable[[int], bool], steps: Sequence[int]) -> Emer
 
     Args:
         solved: whether the checkpoint of a step solves the task; called once a step at most, and
-            ``ceil(log2(len(steps))) + 1`` times at most: 9 times for Pythia's 154 checkpoints.
+            ``floor(log2(len(steps))) + 1`` times at most: 8 times for Pythia's 154 checkpoints.
         steps: checkpoints in increasing order.
 
     Raises:
@@ -199,8 +199,8 @@ class Jump:
     """An abrupt fall of the loss.
 
     Attributes:
-        start: last evaluated step before the fall (still within 10 % of the level before).
-        end: first evaluated step after it (within 10 % of the level after).
+        start: last evaluated step at which less than a quarter of the fall is done.
+        end: first evaluated step at which three quarters are done.
         drop: level before minus level after, in nats.
     """
 
@@ -216,7 +216,8 @@ def loss_jumps(loss: pd.Series, min_drop: float, window: int = 4) -> list[Jump]:
     removes single outliers and keeps edges where they are; the running minimum keeps the recovery
     from a loss spike from counting. Jumps at most `window` evaluations apart come out as one, with
     the sum of their drops. The levels before and after are medians of the loss over up to `window`
-    evaluations beside the jump, so noise well below `min_drop` hardly moves `drop`.
+    evaluations beside the jump, so noise well below `min_drop` hardly moves `drop`. Quarters bound
+    a jump, not tenths, which noise reaches; for the width of a jump use `transition_width`.
 
     Args:
         loss: curve in nats, evaluated at regular steps.
@@ -233,13 +234,15 @@ def loss_jumps(loss: pd.Series, min_drop: float, window: int = 4) -> list[Jump]:
         raise ParameterError("min_drop", min_drop, "a positive number of nats")
     lowest = np.minimum.accumulate(median_filter(loss.to_numpy(float), size=3, mode="nearest"))
     fast = np.flatnonzero(lowest[:-window] - lowest[window:] >= min_drop)
-    edges = []
+    edges: list[tuple[int, int]] = []
     for stretch in np.split(fast, np.flatnonzero(np.diff(fast) > 1) + 1):
         if len(stretch):
             first, last = stretch[0], stretch[-1] + window
             way = (lowest[first] - lowest[first : last + 1]) / (lowest[first] - lowest[last])
-            start = first + np.flatnonzero(way <= 0.1)[-1]
-            end = start + np.flatnonzero(way[start - first :] >= 0.9)[0]
+            start = first + np.flatnonzero(way < 0.25)[-1]
+            end = start + np.flatnonzero(way[start - first :] >= 0.75)[0]
+            if edges and start < edges[-1][1]:  # slopes that run into each other are one jump
+                start, _ = edges.pop()
             edges.append((start, end))
     jumps = []
     for i, (start, end) in enumerate(edges):

@@ -60,8 +60,8 @@ def kaplan_meier(events: Sequence[Event]) -> pd.DataFrame:
 def median_time(events: Sequence[Event]) -> Estimate:
     """Median step of the event under right-censoring, with the interval of Brookmeyer and Crowley.
 
-    Infinite where the Kaplan–Meier curve, or its bound, never reaches one half: "not within the
-    steps watched".
+    The first step at which the Kaplan–Meier curve, or its bound, is at or below one half; infinite
+    where it never is: "not within the steps watched".
 
     Raises:
         ParameterError: no events, or a negative step.
