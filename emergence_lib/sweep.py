@@ -69,7 +69,7 @@ class LocalExecutor(ProcessPoolExecutor):
         context = get_context("spawn")
         # The parent holds the only writing end, so a worker sees the pipe close when it dies.
         lifeline, self._lifeline = context.Pipe(duplex=False)
-        super().__init__(workers or _cores(), context, _start_worker, (lifeline,))
+        super().__init__(workers or cores(), context, _start_worker, (lifeline,))
 
     def abandon(self) -> None:
         """End the workers now. Points in flight are lost."""
@@ -98,8 +98,8 @@ def sweep(
         experiment: whose points these are; its `run` must be importable by the workers.
         store: where points are recorded; its folder must be visible to the workers. None keeps
             nothing beyond the returned rows.
-        executor: anything with the interface of `concurrent.futures.Executor` (Dask's and
-            submitit's clients have it); None is `local_executor()`.
+        executor: any `concurrent.futures.Executor`: processes, threads, or a cluster's, such as
+            Dask's ``Client.get_executor()``; None is `local_executor()`.
         profile: recorded with each row as the profile that asked for it.
         device: passed on to the experiment: "cpu", "cuda", "cuda:1", …
         progress: a bar on a terminal, a line now and then elsewhere, nothing in a notebook.
@@ -121,7 +121,7 @@ def sweep(
             store.require_writable()
             if executor is None:
                 executor = stack.enter_context(local_executor())
-            # Only what a worker needs travels: judges and grids need not be picklable.
+            # Only what a worker needs travels: judges need not be picklable.
             slim = replace(experiment, profiles={}, judges={})
             job = _Job(slim, store.root.resolve(), profile, device, owner=uuid.uuid4().hex)
             bar = _Progress(experiment.name, len(points), len(points) - len(missing), progress)
@@ -352,7 +352,8 @@ class _Progress:
         self.bar.close()
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores this process may use: the workers of `local_executor` by default."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
