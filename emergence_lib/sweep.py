@@ -26,6 +26,7 @@ from functools import cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -70,6 +71,11 @@ class LocalExecutor(ProcessPoolExecutor):
         # The parent holds the only writing end, so a worker sees the pipe close when it dies.
         lifeline, self._lifeline = context.Pipe(duplex=False)
         super().__init__(workers or cores(), context, _start_worker, (lifeline,))
+
+    def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
+        """As any executor's. Workers start here, deaf to Ctrl-C, which their parent handles."""
+        with _sigint_blocked():  # a new process inherits this from its first moment
+            return super().submit(*arguments, **named)
 
     def abandon(self) -> None:
         """End the workers now. Points in flight are lost."""
@@ -142,6 +148,8 @@ def _compute(
             futures.clear()
             for point in todo:
                 futures[_submit(executor, job, point, wait)] = point
+            if wait and todo:
+                progress.say(f"{len(todo)} points are another sweep's: waiting for it")
             todo = []
             for future in as_completed(futures):
                 point, outcome = futures[future], _outcome(future)
@@ -277,14 +285,24 @@ _store = cache(Store)  # one a worker, so that a merged file is read once
 def _start_worker(lifeline: Connection) -> None:
     """Prepare a local worker process."""
     torch.set_num_threads(1)
-    # Ctrl-C reaches the whole process group; the parent decides what becomes of the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def follow_parent() -> None:
         lifeline.poll(None)  # returns when the parent closes its end or dies
         os._exit(1)
 
     threading.Thread(target=follow_parent, daemon=True).start()
+
+
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _sweep_error(job: _Job, unfinished: list[tuple[Point, _Outcome]], store: Store) -> SweepError:
@@ -336,17 +354,19 @@ class _Progress:
 
     def advance(self, point: Point, outcome: _Outcome) -> None:
         self.bar.update()
-        if outcome.status == "failed" and (self.lines or not self.bar.disable):
-            report = f"{self.name} failed at {_describe(point)}: {_last_line(outcome.message)}"
-            tqdm.write(report, file=sys.stderr)
+        if outcome.status == "failed":
+            self.say(f"failed at {_describe(point)}: {_last_line(outcome.message)}")
         self.done += 1
         if self.lines and (time.monotonic() - self.last > _LINE_EVERY or self.done == self.total):
             self._line()
 
+    def say(self, text: str) -> None:
+        if self.lines or not self.bar.disable:
+            tqdm.write(f"{self.name}: {text}", file=sys.stderr)
+
     def _line(self) -> None:
         self.last = time.monotonic()
-        seconds = self.last - self.start
-        print(f"{self.name}: {self.done}/{self.total} points, {seconds:.0f} s", file=sys.stderr)
+        self.say(f"{self.done}/{self.total} points, {self.last - self.start:.0f} s")
 
     def close(self) -> None:
         self.bar.close()

@@ -24,7 +24,6 @@ import torch
 from fake_experiments import FakeGrid, computed, make
 
 import emergence_lib.provenance as provenance_module
-import emergence_lib.store as store_module
 from emergence_lib.errors import ParameterError, StoreError
 from emergence_lib.provenance import provenance
 from emergence_lib.store import Store
@@ -80,12 +79,6 @@ def test_local_processes_use_one_thread_each(tmp_path, processes):
     assert rows.half.isna().all()
 
 
-def test_any_process_pool_will_do():
-    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
-        rows = sweep(make(fakes.area), FakeGrid(3).points(), executor=executor)
-    assert rows.area.tolist() == [9, 10, 11]
-
-
 def test_without_a_store_nothing_is_kept(tmp_path, monkeypatch, threads):
     monkeypatch.setenv("EMERGENCE_RESULTS", str(tmp_path / "results"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -117,11 +110,11 @@ def test_failing_points_are_named_and_the_others_recorded(tmp_path, capsys, requ
     experiment, store, points = make(fakes.odd_fails), Store(tmp_path), FakeGrid(5).points()
     with pytest.raises(SweepError) as caught:
         sweep(experiment, points, store=store, executor=request.getfixturevalue(kind))
-    message = str(caught.value)
+    message, said = str(caught.value), capsys.readouterr().err
     assert "2 points of fake failed" in message
     for seed in (1, 3):
         assert f"width=3, seed={seed}: " in message
-        assert f"fake failed at width=3, seed={seed}: " in capsys.readouterr().err or seed == 3
+        assert f"fake: failed at width=3, seed={seed}: " in said
     assert "ParameterError: width=3 is not possible: width must be even." in message
     assert sorted(point.seed for point, _ in caught.value.failures) == [1, 3]
     assert "in odd_fails" in caught.value.failures[0][1]  # the traceback
@@ -162,29 +155,26 @@ def test_a_disk_that_fills_up_ends_the_sweep_and_keeps_what_was_recorded(
     assert len(computed(log)) < 10
 
 
-def test_a_dead_worker_is_reported_with_the_points_in_flight(tmp_path, log, monkeypatch, threads):
+def test_any_pool_will_do_and_a_dead_worker_is_reported_with_its_point(
+    tmp_path, log, monkeypatch, threads
+):
     experiment, store = make(fakes.dies_at_two), Store(tmp_path / "results")
     points = FakeGrid(12, log=str(log)).points()
-    with local_executor(1) as executor, pytest.raises(SweepError) as caught:
-        sweep(experiment, points, store=store, executor=executor)
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        with pytest.raises(SweepError) as caught:
+            sweep(experiment, points, store=store, executor=executor)
+        assert store.missing(points) == points[2:]
+        with pytest.raises(SweepError, match="10 points had not begun"):
+            sweep(experiment, points, store=store, executor=executor)  # the pool stays broken
     message = str(caught.value)
     assert "A worker of fake died" in message
-    assert f"in flight: width=3, log='{log}', seed=2" in message
+    assert f"in flight: width=3, log='{log}', seed=2\n" in message
     assert "9 points had not begun" in message
     assert [point.seed for point, _ in caught.value.failures] == [2]
-    assert [point.seed for point in store.missing(points)] == list(range(2, 12))
-    with pytest.raises(SweepError, match="10 points had not begun"):
-        sweep(experiment, points, store=store, executor=executor_that_broke(executor))
     monkeypatch.setenv("FAKE_SURVIVE", "1")
     rows = sweep(experiment, points, store=store, executor=threads)
     assert rows.area.tolist() == list(range(9, 21))
     assert computed(log) == dict.fromkeys(range(12), 1)
-
-
-def executor_that_broke(executor):
-    """A broken pool, still open: what a caller's own pool is after a worker died."""
-    executor._broken, executor._shutdown_thread = "a worker died", False
-    return executor
 
 
 # --- interruptions -------------------------------------------------------------------------------
@@ -197,8 +187,9 @@ from emergence_lib.sweep import local_executor, sweep
 if __name__ == "__main__":
     root, log, n = sys.argv[1:]
     try:
-        with local_executor(2) as executor:
-            sweep(make(area), FakeGrid(int(n), log=log).points(), store=Store(root), executor=executor)
+        with local_executor(1) as executor:
+            points = FakeGrid(int(n), log=log).points()
+            sweep(make(area), points, store=Store(root), executor=executor)
     except KeyboardInterrupt as interrupt:
         print(interrupt, file=sys.stderr)
         sys.exit(130)
@@ -246,7 +237,7 @@ def test_kill_9_loses_nothing_finished_and_another_sweep_takes_over(
     tmp_path, log, other_sweep, threads
 ):
     store, points = Store(tmp_path / "results"), FakeGrid(9, log=str(log)).points()
-    eventually(lambda: set(computed(log)) == {0, 1, 2, 3, 4, 5})
+    eventually(lambda: set(computed(log)) == {0, 1, 2, 3, 4})
     theirs = workers_of(log)
     rows = []
     ours = threading.Thread(
@@ -255,29 +246,36 @@ def test_kill_9_loses_nothing_finished_and_another_sweep_takes_over(
         )
     )
     ours.start()
-    eventually(lambda: store.missing(points) == points[4:6])
+    eventually(lambda: store.missing(points) == [points[4]])
     time.sleep(0.5)
-    assert ours.is_alive()  # waits for the points that the other sweep holds
+    assert ours.is_alive()  # waits for the point that the other sweep holds
     other_sweep.kill()
     ours.join(30)
     assert rows == [list(range(9, 18))]
-    assert computed(log) == {0: 1, 1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 1, 7: 1, 8: 1}
+    assert computed(log) == dict.fromkeys(range(9), 1) | {4: 2}
     eventually(lambda: not any(map(alive, theirs)), 5)
     files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
     assert sorted(json.loads(path.read_text())["seed"] for path in files) == list(range(9))
 
 
 @linux
-def test_ctrl_c_keeps_the_finished_and_ends_at_once(tmp_path, log, other_sweep):
+@pytest.mark.parametrize("when", ["at its start", "later"])
+def test_ctrl_c_keeps_the_finished_and_ends_at_once(tmp_path, log, other_sweep, when):
     store, points = Store(tmp_path / "results"), FakeGrid(9, log=str(log)).points()
-    eventually(lambda: set(computed(log)) == {0, 1, 2, 3, 4, 5} and len(store.missing(points)) == 5)
+    children = Path(f"/proc/{other_sweep.pid}/task/{other_sweep.pid}/children")
+    if when == "later":
+        eventually(lambda: set(computed(log)) == {0, 1, 2, 3, 4})
+    else:  # a worker, which is not Python's resource tracker, has begun to import torch
+        eventually(lambda: len(children.read_text().split()) == 2)
+    theirs = [int(pid) for pid in children.read_text().split()]
     os.killpg(other_sweep.pid, signal.SIGINT)  # as a terminal does: parent and workers
-    _, stderr = other_sweep.communicate(timeout=20)  # the points in flight would take a minute
+    _, stderr = other_sweep.communicate(timeout=40)  # the point in flight would take a minute
     assert other_sweep.returncode == 130
     assert "Traceback" not in stderr
-    assert "interrupted. 4 of 9 points were computed and are kept; the same call" in stderr
-    assert not any(map(alive, workers_of(log)))
-    assert store.missing(points) == points[4:]
+    finished = 9 - len(store.missing(points))
+    assert finished == (4 if when == "later" else 0)
+    assert f"interrupted. {finished} of 9 points were computed and are kept; the same" in stderr
+    eventually(lambda: not any(map(alive, theirs)), 5)  # Python's tracker ends after its parent
 
 
 def test_ctrl_c_with_threads_cancels_what_has_not_begun(tmp_path, log):
@@ -370,7 +368,7 @@ def test_the_commit_is_the_librarys_and_says_if_it_was_edited(tmp_path, monkeypa
 
 
 def test_the_store_reads_a_large_recording_quickly(tmp_path):
-    store, points = Store(tmp_path), FakeGrid(2000).points()
+    store, points = Store(tmp_path), FakeGrid(500).points()
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     for p in points:
@@ -379,9 +377,8 @@ def test_the_store_reads_a_large_recording_quickly(tmp_path):
     store.compact("fake")
     fresh = Store(tmp_path)
     start = time.perf_counter()
-    assert len(fresh.rows(points)) == 2000
+    assert len(fresh.rows(points)) == 500
     first = time.perf_counter() - start
     assert all(map(fresh.has, points))
-    assert first < 10
-    assert time.perf_counter() - start - first < 5
-    assert store_module.FORMAT == 1
+    assert first < 3
+    assert time.perf_counter() - start - first < 1
