@@ -129,15 +129,19 @@ def _judge(claim: Claim, store: Store) -> Entry:
         )
     recorded, total = coverage(experiment, profile, store)
     rows = store.rows(experiment.points(profile))
-    gap = f"emergence sweep {experiment.name} --profile {profile}" if recorded < total else ""
+    verdict = experiment.judges[claim.id](rows)
+    wanted = profile if recorded < total else RECORDED_PROFILE
+    incomplete = recorded < total or (
+        verdict.status == "not tested here" and profile != RECORDED_PROFILE
+    )
     return Entry(
         claim,
-        experiment.judges[claim.id](rows),
+        verdict,
         profile,
         recorded,
         total,
         date=max(rows["date"])[:10],
-        command=gap,
+        command=f"emergence sweep {experiment.name} --profile {wanted}" if incomplete else "",
     )
 
 

@@ -6,9 +6,9 @@ Exit codes: 0 done, 1 failed on the way, 2 asked for wrongly, 130 interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-import os
 import shutil
 import time
 import warnings
@@ -87,6 +87,7 @@ def build(profile: str, force: bool) -> None:
     """
     from emergence_lib import book
 
+    _require_profile(profile)
     book.build(profile=profile, force=force)
 
 
@@ -106,7 +107,12 @@ def serve(port: int) -> None:
     if not (folder / "index.html").exists():
         raise EmergenceError(f"There is no book in {folder}. Build it first: emergence build")
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError as error:
+        advice = "Choose another: emergence serve --port 8123"
+        raise EmergenceError(f"Port {port} cannot be used: {error.strerror}. {advice}") from error
+    with server, contextlib.suppress(KeyboardInterrupt):
         click.echo(f"The book is at http://127.0.0.1:{server.server_port}/ (Ctrl-C ends)")
         server.serve_forever()
 
@@ -137,6 +143,8 @@ def run(
     parameters = _once(given)
     if profile is not None:
         parameters["profile"] = profile
+    if "profile" in parameters:
+        _require_profile(parameters["profile"])
     click.echo(f"Executed copy: {book.run_notebook(notebook, parameters, output=output)}")
 
 
@@ -225,7 +233,7 @@ def status(experiment: str | None, profile: str | None, as_json: bool) -> None:
     from emergence_lib.experiments import EXPERIMENTS
     from emergence_lib.status import profile_status
     from emergence_lib.store import Store
-    from emergence_lib.terminal import status_text
+    from emergence_lib.terminal import status_text, wrapped
 
     chosen = [_experiment(experiment)] if experiment else list(EXPERIMENTS.values())
     store = Store()
@@ -238,7 +246,8 @@ def status(experiment: str | None, profile: str | None, as_json: bool) -> None:
         click.echo(_json({"format": 1, "status": [each.as_dict() for each in found]}))
         return
     for each in chosen:
-        click.echo(f"{click.style(each.name, bold=True)}: {each.question}")
+        click.secho(each.name, bold=True)
+        click.echo(wrapped(each.question, _width(), "  ", "  "))
         for line in found:
             if line.experiment == each.name:
                 click.echo(status_text(line, _width(), every_cell=experiment is not None))
@@ -304,7 +313,7 @@ def train(
     \b
     emergence train linear_map --list
     emergence train linear_map -p state_size 8 -p row_weight 2 -p steps 1000
-    emergence train linear_map -p n_heads 4 -p lr 3e-4 -p stop_margin 0.002 --output runs/a
+    emergence train linear_map -p n_heads 4 -p lr 3e-4 --output runs/a
     """
     from emergence_lib import single_run
 
@@ -329,6 +338,13 @@ def _experiment(name: str) -> Experiment:
     if name not in EXPERIMENTS:
         raise UnknownNameError("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]
+
+
+def _require_profile(name: str) -> None:
+    from emergence_lib.experiments import PROFILES
+
+    if name not in PROFILES:
+        raise UnknownNameError("profile", name, PROFILES)
 
 
 def _once(given: Sequence[tuple[str, str]]) -> dict[str, str]:

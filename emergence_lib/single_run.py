@@ -147,7 +147,7 @@ def describe_parameters(task: str) -> str:
         lines.append(title)
         for name, hint in types.items():
             default = "required" if defaults[name] is MISSING else _as_text(defaults[name])
-            lines.append(f"  {name:<20} {default:<12} {describe_type(hint)}")
+            lines.append(f"  {name:<18} {default:<11} {describe_type(hint)}")
     return "\n".join(lines)
 
 

@@ -32,8 +32,7 @@ def store(tmp_path):
 @pytest.fixture
 def experiment(monkeypatch):
     profiles = {"smoke": (FakeGrid(2),), "quick": (FakeGrid(4),), "cpu": (FakeGrid(10),)}
-    fake = make(area, profiles=profiles)
-    fake = dataclasses.replace(fake, judges={"A-0": judge_area})
+    fake = dataclasses.replace(make(area), profiles=profiles, judges={"A-0": judge_area})
     monkeypatch.setitem(EXPERIMENTS, "fake", fake)
     return fake
 
@@ -117,6 +116,16 @@ def test_without_rows_nothing_is_claimed(store, experiment):
     assert entry.command == "emergence sweep fake --profile cpu"
 
 
+def test_a_judge_that_needs_more_rows_sends_to_the_larger_profile(store, experiment, monkeypatch):
+    record(store, experiment, seeds=range(4))
+    undecided = Verdict("not tested here", "Too few rows.", 4)
+    fake = dataclasses.replace(experiment, judges={"A-0": lambda rows: undecided})
+    monkeypatch.setitem(EXPERIMENTS, "fake", fake)
+    (entry,) = ledger(store, [CLAIM])
+    assert (entry.verdict, entry.profile) == (undecided, "quick")
+    assert entry.command == "emergence sweep fake --profile cpu"
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("", "No experiment"), ("gone", "'gone' has no test"), ("fake", "'fake' has no test")],
@@ -170,9 +179,7 @@ def test_the_markdown_table_has_every_claim_beside_the_papers_figure(store):
     entries = ledger(store)
     markdown = ledger_markdown(entries)
     rows = table_rows(markdown)
-    assert [row[:2] for row in rows] == [
-        [f"{c.id} {c.statement}", c.paper_figure] for c in CLAIMS
-    ]
+    assert [row[:2] for row in rows] == [[f"{c.id} {c.statement}", c.paper_figure] for c in CLAIMS]
     assert all(len(row) == 3 and row[2].startswith("not tested here.") for row in rows)
     assert re.findall(r"^## Paper (.)", markdown, flags=re.M) == ["A", "B", "C"]
     commands = [entry.command for entry in entries if entry.command]
