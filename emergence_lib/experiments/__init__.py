@@ -1,8 +1,14 @@
 """Experiments: one file a finding."""
 
+from emergence_lib.experiments.attention_bias import ATTENTION_BIAS
 from emergence_lib.experiments.base import PROFILES, Experiment, Grid, Point, Verdict
+from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
+from emergence_lib.experiments.plateau import PLATEAU
+from emergence_lib.experiments.sparsity import SPARSITY
 
-EXPERIMENTS: dict[str, Experiment] = {}
+EXPERIMENTS: dict[str, Experiment] = {
+    e.name: e for e in (PLATEAU, ATTENTION_BIAS, SPARSITY, LINEAR_MAP_SEARCH)
+}
 """The one registry: every experiment by its name."""
 
 __all__ = ["EXPERIMENTS", "PROFILES", "Experiment", "Grid", "Point", "Verdict"]

@@ -1,7 +1,7 @@
 """What a run carries from one step to the next, in memory and on disk.
 
 A checkpoint is one safetensors file ``step-00000300.safetensors``: the weights (``model.…``), the
-optimizer's moments (``optimizer.<parameter index>.…``) and, in its header, the step, whether the
+optimizers' moments (``optimizer.<parameter index>.…``) and, in its header, the step, whether the
 task is solved, the metrics so far and a fingerprint of the run. It is written under a temporary
 name and renamed, so no reader ever sees half of one, and a killed run loses only the steps since
 its last checkpoint.
@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from emergence_lib.models.transformer import Transformer
 
 
 class State:
-    """Model, optimizer, metrics and kept checkpoints of a run.
+    """Model, optimizers, metrics and kept checkpoints of a run.
 
     Attributes:
         step: the last step done; -1 before step 0, which evaluates the fresh model.
@@ -39,11 +39,11 @@ class State:
     def __init__(
         self,
         model: Transformer,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         folder: Path | None,
         fingerprint: str,
     ) -> None:
-        self.model, self.optimizer, self.folder = model, optimizer, folder
+        self.model, self.optimizers, self.folder = model, optimizers, folder
         self.fingerprint = fingerprint
         self.step = -1
         self.solved = False
@@ -127,8 +127,9 @@ class State:
         if self.model.config.tied_embeddings:
             del tensors["model.unembed.weight"]  # safetensors refuses shared memory
         for i, parameter in enumerate(self.model.parameters()):
-            for name, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{i}.{name}"] = value
+            for optimizer in self.optimizers:
+                for name, value in optimizer.state.get(parameter, {}).items():
+                    tensors[f"optimizer.{i}.{name}"] = value
         return {name: value.contiguous() for name, value in tensors.items()}
 
     def _note(self) -> str:
@@ -152,10 +153,18 @@ class State:
                 prefix = f"optimizer.{i}."
                 names = [name for name in file.keys() if name.startswith(prefix)]
                 if names:  # at step 0 there are no moments yet
-                    self.optimizer.state[parameter] = {
+                    self._owner(parameter).state[parameter] = {
                         name[len(prefix) :]: file.get_tensor(name).to(parameter.device)
                         for name in names
                     }
+
+    def _owner(self, parameter: Tensor) -> torch.optim.Optimizer:
+        """The optimizer that updates this parameter."""
+        return next(
+            optimizer
+            for optimizer in self.optimizers
+            if any(parameter is p for group in optimizer.param_groups for p in group["params"])
+        )
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from tqdm import tqdm
 from emergence_lib.errors import ParameterError, TrainingError
 from emergence_lib.models.transformer import ModelConfig, Transformer
 from emergence_lib.tasks.base import Batch, Task, require_int
+from emergence_lib.training.muon import Muon
 from emergence_lib.training.schedule import linear_schedule
 from emergence_lib.training.state import State, read_weights
 
@@ -41,6 +42,8 @@ class TrainConfig:
         steps: optimizer steps at most.
         batch_size: fresh sequences a step.
         lr: AdamW's peak learning rate, reached linearly over `warmup_steps`, constant after.
+        muon_lr: None trains everything with AdamW; a rate hands the weight matrices of the blocks
+            to `Muon` (same warm-up) and leaves embeddings, norms and biases to AdamW.
         weight_decay, betas: AdamW's; no decay by default.
         grad_clip: gradients are scaled down to this global norm; None leaves them alone.
         attention_bias: c in ``scores + c · attention_target``, in every head and layer, in training
@@ -58,6 +61,7 @@ class TrainConfig:
     steps: int = 10_000
     batch_size: int = 32
     lr: float = 1e-3
+    muon_lr: float | None = None
     warmup_steps: int = 100
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
@@ -73,7 +77,7 @@ class TrainConfig:
             require_int(name, getattr(self, name), 1)
         require_int("warmup_steps", self.warmup_steps, 0)
         require_int("seed", self.seed, 0)
-        for name in ("lr", "grad_clip", "stop_margin"):
+        for name in ("lr", "muon_lr", "grad_clip", "stop_margin"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ParameterError(name, value, "a positive number")
@@ -167,16 +171,10 @@ def train(
             holds another run.
     """
     model = Transformer(model_config, step_generator(config.seed, "weights")).to(device)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=config.lr,
-        betas=config.betas,
-        weight_decay=config.weight_decay,
-        fused=True,
-    )
+    optimizers = _optimizers(model, config)
     attn_bias = _attention_bias(task, config, device)
     eval_batch = task.sample(config.eval_batch_size, step_generator(config.seed, "eval")).to(device)
-    state = State(model, optimizer, folder, _fingerprint(task, model_config, config))
+    state = State(model, optimizers, folder, _fingerprint(task, model_config, config))
     state.resume()
 
     evaluate_at = set(linear_schedule(config.steps, config.eval_every))
@@ -185,7 +183,7 @@ def train(
         metrics: dict[str, float] = {}
         if step > 0:  # step 0 only evaluates the fresh model
             metrics["grad_norm"] = _train_step(
-                model, optimizer, task, config, step, attn_bias=attn_bias, device=device
+                model, optimizers, task, config, step, attn_bias=attn_bias, device=device
             )
         state.step = step
         if step in evaluate_at:
@@ -198,9 +196,24 @@ def train(
     return Run(state.table(), model, state.step, state.solved, state.kept)
 
 
+def _optimizers(model: Transformer, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest."""
+    matrices = [p for p in model.blocks.parameters() if p.ndim == 2 and config.muon_lr is not None]
+    taken = {id(p) for p in matrices}
+    adamw = torch.optim.AdamW(
+        [
+            {"params": [p for p in model.parameters() if id(p) not in taken], "peak_lr": config.lr},
+        ],
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+    return [adamw, Muon([{"params": matrices, "peak_lr": config.muon_lr}])] if matrices else [adamw]
+
+
 def _train_step(
     model: Transformer,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     task: Task,
     config: TrainConfig,
     step: int,
@@ -209,16 +222,19 @@ def _train_step(
     device: str,
 ) -> float:
     """One optimizer step on the batch of this step; returns the gradient norm before clipping."""
-    for group in optimizer.param_groups:
-        group["lr"] = config.lr * min(1.0, step / max(1, config.warmup_steps))
+    warmup = min(1.0, step / max(1, config.warmup_steps))
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * warmup
     batch = task.sample(config.batch_size, step_generator(config.seed, "train", step)).to(device)
     loss = masked_loss(model(batch.tokens[:, :-1], attn_bias=attn_bias), batch)
-    optimizer.zero_grad(set_to_none=True)
+    model.zero_grad(set_to_none=True)
     loss.backward()
     limit = math.inf if config.grad_clip is None else config.grad_clip
     grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
     _require_finite(step, config, loss.item(), grad_norm)
-    optimizer.step()
+    for optimizer in optimizers:
+        optimizer.step()
     return grad_norm
 
 
