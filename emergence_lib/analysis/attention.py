@@ -56,13 +56,14 @@ class AttentionObserver:
 
     Args:
         task: gives the needed keys.
-        n_layers: of the model; layers whose mixer has no attention pattern are left out.
+        n_layers: layers to watch, from the first on; those whose mixer has no attention pattern
+            are left out.
 
     Raises:
         ParameterError: the task has no fixed attention target.
     """
 
-    def __init__(self, task: Task, n_layers: int) -> None:
+    def __init__(self, task: Task, n_layers: int = 1) -> None:
         require_int("n_layers", n_layers, 1)
         self.target, self.rows = _target_and_rows(task)
         self.taps = tuple(f"pattern.{layer}" for layer in range(n_layers))

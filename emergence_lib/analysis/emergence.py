@@ -199,9 +199,9 @@ class Jump:
     """An abrupt fall of the loss.
 
     Attributes:
-        start: last evaluated step at which less than a quarter of the fall is done.
-        end: first evaluated step at which three quarters are done.
-        drop: level before minus level after, in nats.
+        start: last evaluated step before the fall: within `min_drop` / 2 of the level before.
+        end: first evaluated step after it: within `min_drop` / 2 of the level after.
+        drop: level before minus level after, in nats; at least `min_drop`.
     """
 
     start: int
@@ -216,8 +216,7 @@ def loss_jumps(loss: pd.Series, min_drop: float, window: int = 4) -> list[Jump]:
     removes single outliers and keeps edges where they are; the running minimum keeps the recovery
     from a loss spike from counting. Jumps at most `window` evaluations apart come out as one, with
     the sum of their drops. The levels before and after are medians of the loss over up to `window`
-    evaluations beside the jump, so noise well below `min_drop` hardly moves `drop`. Quarters bound
-    a jump, not tenths, which noise reaches; for the width of a jump use `transition_width`.
+    evaluations beside the jump, so noise well below `min_drop` hardly moves `drop`.
 
     Args:
         loss: curve in nats, evaluated at regular steps.
@@ -238,9 +237,9 @@ def loss_jumps(loss: pd.Series, min_drop: float, window: int = 4) -> list[Jump]:
     for stretch in np.split(fast, np.flatnonzero(np.diff(fast) > 1) + 1):
         if len(stretch):
             first, last = stretch[0], stretch[-1] + window
-            way = (lowest[first] - lowest[first : last + 1]) / (lowest[first] - lowest[last])
-            start = first + np.flatnonzero(way < 0.25)[-1]
-            end = start + np.flatnonzero(way[start - first :] >= 0.75)[0]
+            way = lowest[first : last + 1]
+            start = first + np.flatnonzero(lowest[first] - way < min_drop / 2)[-1]
+            end = first + np.flatnonzero(way - lowest[last] < min_drop / 2)[0]
             if edges and start < edges[-1][1]:  # slopes that run into each other are one jump
                 start, _ = edges.pop()
             edges.append((start, end))
@@ -250,7 +249,8 @@ def loss_jumps(loss: pd.Series, min_drop: float, window: int = 4) -> list[Jump]:
         following = edges[i + 1][0] if i + 1 < len(edges) else len(loss) - 1
         before = loss.iloc[max(previous, start - window + 1) : start + 1].median()
         after = loss.iloc[end : min(following, end + window - 1) + 1].median()
-        jumps.append(Jump(int(loss.index[start]), int(loss.index[end]), float(before - after)))
+        if before - after >= min_drop:  # else a dip that did not last
+            jumps.append(Jump(int(loss.index[start]), int(loss.index[end]), float(before - after)))
     return jumps
 
 
