@@ -25,7 +25,6 @@ from emergence_lib.errors import ParameterError
 from emergence_lib.tasks import LinearMap
 from emergence_lib.training import pythia_schedule
 
-
 settings.register_profile("no deadline", deadline=None)  # a shared machine stalls at times
 settings.load_profile("no deadline")
 
