@@ -61,9 +61,9 @@ def main(debug: bool) -> None:
     emergence build                               make the book, then
     emergence serve                               read it in a browser
     emergence claims                              what was reproduced, with numbers
-    emergence status                              what is recorded, missing, and what it costs
-    emergence sweep sparsity --profile quick      record an experiment's missing points
-    emergence run 02_sparsity -p state_size 12    one notebook with your own parameters
+    emergence status                              what is recorded, what is missing
+    emergence sweep sparsity --profile quick      record an experiment's results
+    emergence run 02_sparsity -p state_size 12    a notebook, your parameters
     emergence train linear_map -p row_weight 2    one model
 
     Profiles go from seconds to a GPU: smoke (tests), quick (live in a notebook), cpu (recorded on
@@ -130,7 +130,7 @@ PARAMETER = click.option(
 def run(
     notebook: str, given: Sequence[tuple[str, str]], profile: str | None, output: Path | None
 ) -> None:
-    """Run one notebook with your own parameters.
+    """Run a notebook, your parameters.
 
     NOTEBOOK is a name such as 02_sparsity or a path. The original stays as it is.
 
