@@ -58,13 +58,13 @@ def main(debug: bool) -> None:
     """Re-test three papers on how transformers acquire capabilities.
 
     \b
-    emergence build                               make the book, then
-    emergence serve                               read it in a browser
-    emergence claims                              what was reproduced, with numbers
-    emergence status                              what is recorded, what is missing
-    emergence sweep sparsity --profile quick      record an experiment's results
-    emergence run 02_sparsity -p state_size 12    a notebook, your parameters
-    emergence train linear_map -p row_weight 2    one model
+    emergence build                             make the book, then
+    emergence serve                             read it in a browser
+    emergence claims                            what was reproduced, with numbers
+    emergence status                            what is recorded, what is missing
+    emergence sweep sparsity --profile quick    record an experiment's results
+    emergence run 02_sparsity -p state_size 12  a notebook, your parameters
+    emergence train linear_map -p row_weight 2  one model
 
     Profiles go from seconds to a GPU: smoke (tests), quick (live in a notebook), cpu (recorded on
     two cores), paper (the papers' sizes). Results are kept under book/results, or under the folder
