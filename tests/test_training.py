@@ -351,12 +351,22 @@ def test_a_damaged_checkpoint_is_set_aside_and_computed_again(tmp_path, which, d
     assert path.exists()
 
 
-def test_a_half_written_checkpoint_is_never_seen(tmp_path, monkeypatch):
-    def full_disk(tensors, filename, metadata):
-        filename.write_bytes(b"half")
-        raise OSError("No space left on device")
+def full_disk(tensors, filename, metadata):
+    filename.write_bytes(b"half")
+    raise OSError("No space left on device")
 
-    monkeypatch.setattr("emergence_lib.training.state.save_file", full_disk)
+
+def no_rename(source, target):
+    raise OSError("No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("call", "fails"),
+    [("emergence_lib.training.state.save_file", full_disk), ("os.replace", no_rename)],
+    ids=["while writing", "at the rename"],
+)
+def test_a_half_written_checkpoint_is_never_seen(tmp_path, monkeypatch, call, fails):
+    monkeypatch.setattr(call, fails)
     with pytest.raises(StoreError, match=r"step-00000005\.safetensors: No space left.*Free some"):
         train(TASK, MODEL, CONFIG, checkpoints=(5,), folder=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -80,7 +80,7 @@ class Attention(nn.Module):
         scores = q @ past_k.transpose(-1, -2) / math.sqrt(self.d_head)
         if myopic:
             # Adds exactly 0 forward; backward it lets a position's own key receive its gradient.
-            own = (q.detach() * (k - past_k)).sum(-1) / math.sqrt(self.d_head)
+            own = (q * (k - past_k)).sum(-1) / math.sqrt(self.d_head)
             scores = scores + torch.diag_embed(own)
         scores = record(f"scores.{self.layer}", scores)
         if attn_bias is not None:
@@ -89,7 +89,7 @@ class Attention(nn.Module):
         pattern = record(f"pattern.{self.layer}", scores.softmax(-1))
         z = pattern @ past_v
         if myopic:
-            z = z + pattern.diagonal(dim1=-2, dim2=-1).detach().unsqueeze(-1) * (v - past_v)
+            z = z + pattern.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) * (v - past_v)  # same, values
         return z
 
     def _rotate(
