@@ -1,0 +1,70 @@
+"""The README's table of recorded values, made from ``book/results``.
+
+``python tests/readme_values.py`` writes it into the README; test_readme.py fails while it is stale.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from emergence_lib.claims import ledger
+from emergence_lib.experiments import EXPERIMENTS
+from emergence_lib.experiments.sparsity import PAPER_FINAL_LOSS, by_row_weight
+from emergence_lib.store import Store, best_profile
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+BLOCK = re.compile(
+    r"(<!-- recorded values: begin -->\n).*?(<!-- recorded values: end -->)", re.DOTALL
+)
+
+
+def recorded_values(store: Store) -> str:
+    """Markdown: the tested claims' verdicts, and the final losses beside the paper's at S = 16."""
+    tested = [entry for entry in ledger(store) if entry.profile is not None]
+    if not tested:
+        return "Nothing is recorded yet.\n"
+    lines = ["| Claim | Here | Runs | Profile |", "|:--|:--|--:|:--|"]
+    lines += [
+        f"| {entry.claim.id}. {entry.claim.statement} | {entry.verdict.status} | {entry.verdict.n} "
+        f"| `{entry.profile}` |"
+        for entry in tested
+    ]
+    return "\n".join([*lines, "", *_sparsity(store)]) + "\n"
+
+
+def _sparsity(store: Store) -> list[str]:
+    experiment = EXPERIMENTS["sparsity"]
+    profile = best_profile(experiment, store)
+    if profile is None:
+        return []
+    rows = store.rows(experiment.points(profile))
+    cells = by_row_weight(rows[rows.state_size == 16])
+    if cells.empty:
+        return []
+    lines = [
+        "Mean loss after training on the linear map, `state_size` 16:",
+        "",
+        "| `row_weight` | Paper A, nats | Here, nats | Solved |",
+        "|--:|--:|--:|--:|",
+    ]
+    for cell in cells.itertuples():
+        if cell.row_weight in PAPER_FINAL_LOSS:
+            lines.append(
+                f"| {cell.row_weight} | {PAPER_FINAL_LOSS[cell.row_weight]:.3f} "
+                f"| {cell.mean_loss:.3f} | {round(cell.solve_rate * cell.n)} of {cell.n} |"
+            )
+    return lines
+
+
+def with_values(text: str, values: str) -> str:
+    """The README with `values` between the two markers."""
+    found = BLOCK.findall(text)
+    if len(found) != 1:
+        raise ValueError(f"{README.name} has {len(found)} blocks of recorded values, not one")
+    return BLOCK.sub(lambda block: block[1] + values + block[2], text)
+
+
+if __name__ == "__main__":
+    store = Store(README.with_name("book") / "results")
+    README.write_text(with_values(README.read_text("utf-8"), recorded_values(store)), "utf-8")
