@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from emergence_lib.errors import UnknownNameError
 from emergence_lib.experiments import EXPERIMENTS, Verdict
 from emergence_lib.store import Store, best_profile, coverage
 
@@ -147,6 +148,25 @@ def _judge(claim: Claim, store: Store) -> Entry:
 
 def _untested(claim: Claim, why: str, command: str = "") -> Entry:
     return Entry(claim, Verdict("not tested here", why, 0), command=command)
+
+
+def evidence(*ids: str, store: Store | None = None) -> str:
+    """Verdict and evidence of some claims as a Markdown list, for the page that tests them.
+
+    Raises:
+        UnknownNameError: a claim that no paper makes.
+    """
+    by_id = {claim.id: claim for claim in CLAIMS}
+    for id_ in ids:
+        if id_ not in by_id:
+            raise UnknownNameError("claim", id_, by_id)
+    lines = []
+    for entry in ledger(store, [by_id[id_] for id_ in ids]):
+        source = f" (profile {entry.profile}, n = {entry.verdict.n})" if entry.profile else ""
+        lines.append(
+            f"- **{entry.claim.id}: {entry.verdict.status}**{source}. {entry.verdict.evidence}"
+        )
+    return "\n".join(lines)
 
 
 def ledger_markdown(entries: Sequence[Entry]) -> str:

@@ -319,6 +319,40 @@ def best_profile(experiment: Experiment, store: Store) -> str | None:
     return best if best is not None and counts[best][0] else None
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What is recorded of an experiment in its best profile.
+
+    Attributes:
+        rows: as `Store.rows` gives them.
+        profile: the profile, None where nothing is recorded.
+        total: points the profile has.
+    """
+
+    rows: pd.DataFrame
+    profile: str | None
+    total: int
+
+    @property
+    def label(self) -> str:
+        """Profile, number of runs and days, for a caption."""
+        if self.profile is None:
+            return "nothing recorded"
+        days = sorted({date[:10] for date in self.rows.date})
+        return (
+            f"profile {self.profile}, {len(self.rows)} of {self.total} runs, recorded "
+            f"{days[0]}{f' to {days[-1]}' if days[1:] else ''}"
+        )
+
+
+def recorded(experiment: Experiment, store: Store | None = None) -> Recorded:
+    """The rows of the experiment's `best_profile`; without one, no rows."""
+    store = store or Store()
+    profile = best_profile(experiment, store)
+    points = experiment.points(profile) if profile else []
+    return Recorded(store.rows(points), profile, len(points))
+
+
 def check_columns(params: Iterable[str], columns: Iterable[str]) -> None:
     """Raise `ParameterError` when a row's column would hide another one in the flat table."""
     params, columns = set(params), set(columns)

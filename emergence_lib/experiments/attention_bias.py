@@ -111,6 +111,31 @@ def headline(rows: pd.DataFrame) -> pd.DataFrame:
     ]
 
 
+def hard_cell_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cell S = 16, s = 8 with bias, one line a strength and learning rate.
+
+    Returns:
+        Columns attention_bias, muon_lr, n, solved (runs at the floor), plateaus_ended (runs),
+        median_loss (final, nats), rows_learned (mean number of output bits above 90 % accuracy).
+    """
+    lines = []
+    hard = rows[rows.row_weight == 8]
+    for (strength, muon_lr), cell in hard.groupby(["attention_bias", "muon_lr"]):
+        learned = [sum(a > 0.9 for a in accuracy) for accuracy in cell.row_accuracy]
+        lines.append(
+            {
+                "attention_bias": strength,
+                "muon_lr": muon_lr,
+                "n": len(cell),
+                "solved": int(cell.solved.sum()),
+                "plateaus_ended": int(cell.plateau_end.notna().sum()),
+                "median_loss": cell.final_loss.median(),
+                "rows_learned": sum(learned) / len(learned),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
 def bias_effect(rows: pd.DataFrame) -> LogRank:
     """Log-rank test and ratio of restricted mean plateaus: strongest bias against none.
 
@@ -167,12 +192,14 @@ ATTENTION_BIAS = Experiment(
         "quick": (AttentionBiasGrid(state_size=8, strengths=(0, 4), seeds=2, steps=1_500),),
         "cpu": (
             AttentionBiasGrid(),
-            AttentionBiasGrid(row_weight=8, strengths=(4,), muon_lrs=(0.003, 0.01, 0.03), seeds=3),
+            AttentionBiasGrid(
+                row_weight=8, strengths=(4,), muon_lrs=(0.0025, 0.005, 0.01), seeds=3
+            ),
         ),
         "paper": (
             AttentionBiasGrid(batch_size=256),
             AttentionBiasGrid(
-                row_weight=8, strengths=(0, 4), muon_lrs=(0.003, 0.01, 0.03), batch_size=256
+                row_weight=8, strengths=(0, 4), muon_lrs=(0.0025, 0.005, 0.01), batch_size=256
             ),
         ),
     },

@@ -56,9 +56,9 @@ class LinearMapCell:
     d_model: int = 128
     n_heads: int = 8
     steps: int = 10_000
-    batch_size: int = 32
+    batch_size: int = 16
     lr: float = 1e-3
-    muon_lr: float | None = 0.01
+    muon_lr: float | None = 0.005
     init_std: float = 0.09
     embed_std: float = 1.0
     eval_every: int = 100

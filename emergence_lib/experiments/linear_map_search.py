@@ -19,17 +19,18 @@ from emergence_lib.tasks.base import require_int
 ADAMW = {"muon_lr": None}
 RECIPES: tuple[dict[str, Any], ...] = (
     {},
-    {"muon_lr": 0.003},
-    {"muon_lr": 0.03},
-    {"batch_size": 16},
-    {"batch_size": 64},
+    {**ADAMW, "lr": 1e-3},
+    {**ADAMW, "lr": 1e-3, "batch_size": 32},
+    {**ADAMW, "lr": 2e-3, "batch_size": 32},
+    {"muon_lr": 0.0025},
+    {"muon_lr": 0.01},
+    {"muon_lr": 0.02},
+    {"batch_size": 8},
+    {"batch_size": 32},
     {"init_std": 0.02},
     {"embed_std": 0.02},
     {**ADAMW, "lr": 5e-4},
-    {**ADAMW, "lr": 1e-3},
-    {**ADAMW, "lr": 2e-3},
     {**ADAMW, "lr": 4e-3},
-    {**ADAMW, "lr": 2e-3, "batch_size": 64},
     {**ADAMW, "lr": 1e-3, "init_std": 0.02},
 )
 """Changes to `LinearMapCell`'s recipe, the first being none."""

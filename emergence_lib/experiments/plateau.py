@@ -9,7 +9,7 @@ entropy and alignment at each row's query.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +36,13 @@ from emergence_lib.experiments.linear_map_cell import (
     UNIFORM_LOSS,
     LinearMapCell,
     curve_row,
+    plateau_event,
     rounded,
+    solve_event,
 )
-from emergence_lib.tasks import LinearMap
 from emergence_lib.tasks.base import require_int
 
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 MARGIN = 150
 """Steps before and after a row's fall between which a head's entropy is compared."""
 
@@ -77,7 +79,7 @@ class PlateauGrid(Grid):
             steps=self.steps,
             batch_size=self.batch_size,
             muon_lr=self.muon_lr,
-            eval_every=25,
+            eval_every=50,
         )
 
     def points(self) -> list[Point]:
@@ -130,11 +132,34 @@ def row_width(row: pd.Series, output: int) -> float | None:
     return transition_width(row_losses(row)[output], UNIFORM_LOSS, 0.0)
 
 
+def row_widths(rows: pd.DataFrame) -> pd.DataFrame:
+    """Every learned output row of all runs: seed, row, step of its fall and its width in steps."""
+    lines = [
+        (row.seed, i, event.step, row_width(row, i))
+        for _, row in rows.iterrows()
+        for i, event in row_falls(row).items()
+        if event.observed
+    ]
+    return pd.DataFrame(lines, columns=["seed", "row", "step", "width"]).dropna()
+
+
+def waiting_times(rows: pd.DataFrame) -> tuple[dict[str, list[Event]], dict[str, str]]:
+    """Events of all runs by what they wait for, and colours, for `plotting.survival_curves`."""
+    events = {
+        "first half row": [plateau_event(row) for _, row in rows.iterrows()],
+        "all rows": [solve_event(row) for _, row in rows.iterrows()],
+    }
+    return events, {"first half row": "#0072B2", "all rows": "#D55E00"}
+
+
+def one_row(row: pd.Series) -> float:
+    """What one learned output row takes off the total loss, ln 2 / (2S-1) nats."""
+    return UNIFORM_LOSS / (2 * int(row["state_size"]) - 1)
+
+
 def jumps(row: pd.Series) -> list[tuple[Jump, int]]:
     """Abrupt drops of the total loss, each with the number of rows that fell during it."""
-    task = LinearMap(int(row["state_size"]), int(row["row_weight"]))
-    one_row = (UNIFORM_LOSS - task.floor) / task.state_size
-    found = loss_jumps(loss_curve(row), min_drop=one_row / 2)
+    found = loss_jumps(loss_curve(row), min_drop=one_row(row) / 2)
     falls = [event.step for event in row_falls(row).values() if event.observed]
     return [(jump, sum(jump.start < step <= jump.end for step in falls)) for jump in found]
 
@@ -190,28 +215,32 @@ def row_evidence(rows: pd.DataFrame) -> RowEvidence:
     all_jumps = [(row, *pair) for row in runs for pair in jumps(row)]
     n_jumps = len(all_jumps)
     matching = sum(
-        n_rows > 0 and abs(jump.drop * (2 * row.state_size - 1) / math.log(2) - n_rows) <= 0.5
+        n_rows > 0 and bool(abs(jump.drop / one_row(row) - n_rows) <= 0.5)
         for row, jump, n_rows in all_jumps
     )
     single = sum(n_rows == 1 for _, _, n_rows in all_jumps)
     falls = [[e.step for e in row_falls(row).values() if e.observed] for row in runs]
-    widths = [[row_width(row, i) for i in range(row.state_size)] for row in runs]
+    widths = [
+        [w for i in range(row.state_size) if (w := row_width(row, i)) is not None] for row in runs
+    ]
     gains = [drops["drop"].sub(drops.placebo_drop).mean() for drops in map(entropy_drops, runs)]
-    generator = np.random.default_rng(0)
     return RowEvidence(
         n_runs=len(runs),
         n_rows=sum(map(len, falls)),
         n_jumps=n_jumps,
-        matching=solve_rate(matching, n_jumps),
-        single=solve_rate(single, n_jumps),
-        width=bootstrap_interval(
-            [float(np.median([w for w in ws if w is not None])) for ws in widths], generator
-        ),
-        onset=bootstrap_interval([min(steps) for steps in falls], generator),
-        entropy_gain=bootstrap_interval(
-            [gain for gain in gains if np.isfinite(gain)], generator, np.mean
-        ),
+        matching=solve_rate(matching, n_jumps) if n_jumps else UNKNOWN,
+        single=solve_rate(single, n_jumps) if n_jumps else UNKNOWN,
+        width=_over_runs([float(np.median(ws)) for ws in widths if ws], np.median),
+        onset=_over_runs([min(steps) for steps in falls], np.median),
+        entropy_gain=_over_runs([gain for gain in gains if np.isfinite(gain)], np.mean),
     )
+
+
+def _over_runs(values: list[float], statistic: Callable[..., np.ndarray]) -> Estimate:
+    """Bootstrap over runs, always from the same generator so that a page is the same twice."""
+    if not values:
+        return UNKNOWN
+    return bootstrap_interval(values, np.random.default_rng(0), statistic)
 
 
 def _learning_runs(rows: pd.DataFrame) -> Iterator[pd.Series]:

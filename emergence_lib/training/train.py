@@ -42,8 +42,8 @@ class TrainConfig:
         steps: optimizer steps at most.
         batch_size: fresh sequences a step.
         lr: AdamW's peak learning rate, reached linearly over `warmup_steps`, constant after.
-        muon_lr: None trains everything with AdamW; a rate hands the weight matrices of the blocks
-            to `Muon` (same warm-up) and leaves embeddings, norms and biases to AdamW.
+        muon_lr: None trains everything with AdamW; a rate hands the weight matrices of the token
+            mixers to `Muon` (same warm-up), whose search for the right keys is the bottleneck.
         weight_decay, betas: AdamW's; no decay by default.
         grad_clip: gradients are scaled down to this global norm; None leaves them alone.
         attention_bias: c in ``scores + c · attention_target``, in every head and layer, in training
@@ -197,13 +197,14 @@ def train(
 
 
 def _optimizers(model: Transformer, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest."""
-    matrices = [p for p in model.blocks.parameters() if p.ndim == 2 and config.muon_lr is not None]
+    """AdamW for everything, or Muon for the mixers' matrices and AdamW for the rest."""
+    matrices: list[Tensor] = []
+    if config.muon_lr is not None:
+        mixers = [block.mixer for block in model.blocks]
+        matrices = [p for mixer in mixers for p in mixer.parameters() if p.ndim == 2]
     taken = {id(p) for p in matrices}
     adamw = torch.optim.AdamW(
-        [
-            {"params": [p for p in model.parameters() if id(p) not in taken], "peak_lr": config.lr},
-        ],
+        [{"params": [p for p in model.parameters() if id(p) not in taken], "peak_lr": config.lr}],
         betas=config.betas,
         weight_decay=config.weight_decay,
         fused=True,
