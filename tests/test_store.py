@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from fake_experiments import FakeGrid, area, make
+from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
@@ -23,7 +24,8 @@ from pandas.testing import assert_frame_equal
 import emergence_lib.store as store_module
 from emergence_lib.errors import ParameterError, StoreError, UnknownNameError
 from emergence_lib.experiments.base import Point
-from emergence_lib.store import Store, best_profile, coverage, default_root
+from emergence_lib.recorded import best_profile, coverage
+from emergence_lib.store import Store, default_root
 
 HOW = {
     "profile": "quick",
@@ -151,9 +153,9 @@ def test_any_table_survives_json_and_parquet(tmp_path_factory, table):
 
 def test_params_of_different_points_are_united_and_keep_their_types(tmp_path):
     points = [
-        point(0, width=3, big=2**60 + 1),
+        point(0, width=3, big=2**60 + 1, rate=1),
         point(0, width="wide", layers=[1, 2]),
-        point(1, width=None, big=0.5, biased=False),
+        point(1, width=None, big=0.5, rate=0.5),
     ]
     store = Store(tmp_path)
     for p in points:
@@ -166,6 +168,9 @@ def test_params_of_different_points_are_united_and_keep_their_types(tmp_path):
     assert pd.isna(loose["big"][1])
     store.compact("fake")
     assert_frame_equal(Store(tmp_path).rows(points), loose)
+    alone = Store(tmp_path).rows(points[:1])
+    assert list(alone)[3:6] == ["width", "big", "rate"]
+    assert alone["rate"].dtype == np.int64  # not widened by the other point's 0.5
 
 
 def test_loose_and_merged_points_make_one_frame(tmp_path):
@@ -277,6 +282,38 @@ def test_a_compaction_that_fails_at_any_write_loses_nothing(tmp_path, monkeypatc
         assert Store(tmp_path).missing(points) == []
     monkeypatch.setattr(store_module, "_write", write)
     assert Store(tmp_path).compact("fake")["points"] == 4
+
+
+def test_a_compaction_between_a_readers_two_reads_hides_nothing(tmp_path, monkeypatch):
+    Store(tmp_path).write(point(), {"loss": 1.0}, HOW)
+    reader, reads = Store(tmp_path), []
+
+    def compacting_before_the_second(read):
+        def wrapped(experiment: str) -> object:
+            if reads:
+                Store(tmp_path).compact("fake")
+            reads.append(experiment)
+            return read(experiment)
+
+        return wrapped
+
+    for name in ("_loose", "_merged"):
+        monkeypatch.setattr(reader, name, compacting_before_the_second(getattr(reader, name)))
+    assert reader.missing([point()]) == []
+    assert reads == ["fake", "fake"]
+
+
+def test_one_compaction_at_a_time(tmp_path):
+    store = Store(tmp_path)
+    store.write(point(), {"loss": 1.0}, HOW)
+    store.compact("fake")
+    with FileLock(tmp_path / ".locks" / "fake.lock"):
+        second = threading.Thread(target=Store(tmp_path).compact, args=("fake",))
+        second.start()
+        second.join(0.3)
+        assert second.is_alive()
+    second.join(10)
+    assert not second.is_alive()
 
 
 def test_no_reader_misses_a_point_while_others_write_and_compact(tmp_path):
