@@ -19,7 +19,8 @@ from typing import Any
 
 from emergence_lib.errors import UnknownNameError
 from emergence_lib.experiments import EXPERIMENTS, Verdict
-from emergence_lib.store import Store, best_profile, coverage
+from emergence_lib.recorded import best_profile, coverage
+from emergence_lib.store import Store
 
 RECORDED_PROFILE = "cpu"
 """The profile that fills an empty ledger entry on an ordinary computer."""

@@ -8,6 +8,7 @@ are on a symlog axis, so that 0 stays visible. The paper's values are grey marke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -43,7 +44,7 @@ STATE_SIZE_COLOURS = {
     32: OKABE_ITO["vermillion"],
 }
 PAPER_GREY = "#8A8A8A"
-GUIDE = {"color": "#555555", "linewidth": 0.9, "linestyle": "--", "zorder": 0}
+GUIDE: dict[str, Any] = {"color": "#555555", "linewidth": 0.9, "linestyle": "--", "zorder": 0}
 
 
 def use_style() -> None:

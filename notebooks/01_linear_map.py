@@ -57,7 +57,7 @@ from emergence_lib.experiments.attention_bias import ATTENTION_BIAS
 from emergence_lib.experiments.linear_map_cell import UNIFORM_LOSS
 from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
 from emergence_lib.experiments.plateau import PLATEAU
-from emergence_lib.store import recorded
+from emergence_lib.recorded import recorded
 from emergence_lib.sweep import sweep
 
 # Validates every parameter: an impossible value stops here, with what is allowed.

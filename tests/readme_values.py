@@ -11,7 +11,8 @@ from pathlib import Path
 from emergence_lib.claims import ledger
 from emergence_lib.experiments import EXPERIMENTS
 from emergence_lib.experiments.sparsity import PAPER_FINAL_LOSS, by_row_weight
-from emergence_lib.store import Store, best_profile
+from emergence_lib.recorded import best_profile
+from emergence_lib.store import Store
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 BLOCK = re.compile(

@@ -21,7 +21,7 @@ LAYERS = (
     {"analysis"},
     {"experiments"},
     {"store"},
-    {"sweep"},
+    {"sweep", "recorded"},
     {"single_run", "status"},
     {"claims"},
     {"plotting"},

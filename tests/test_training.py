@@ -81,26 +81,32 @@ def assert_same(a, b):
 # --- exact resume -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [MODEL, TIED], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [(MODEL, CONFIG), (TIED, CONFIG), (MODEL, replace(CONFIG, muon_lr=0.02))],
+    ids=["untied", "tied", "muon"],
+)
 @pytest.mark.parametrize("killed_at", [0, 1, 2, 5])
 @pytest.mark.parametrize("checkpoints", [range(25), (0, 7, 24), ()], ids=["each", "few", "none"])
-def test_a_run_that_raised_resumes_to_the_same_bits(tmp_path, model, killed_at, checkpoints):
-    whole = train(TASK, model, CONFIG, observers=[entropy], checkpoints=checkpoints)
+def test_a_run_that_raised_resumes_to_the_same_bits(
+    tmp_path, model, config, killed_at, checkpoints
+):
+    whole = train(TASK, model, config, observers=[entropy], checkpoints=checkpoints)
     with pytest.raises(Interrupt):
         train(
             TASK,
             model,
-            CONFIG,
+            config,
             observers=[entropy, interrupt_at(killed_at)],
             checkpoints=checkpoints,
             folder=tmp_path,
         )
     resumed = train(
-        TASK, model, CONFIG, observers=[entropy], checkpoints=checkpoints, folder=tmp_path
+        TASK, model, config, observers=[entropy], checkpoints=checkpoints, folder=tmp_path
     )
     assert_same(whole, resumed)
     again = train(
-        TASK, model, CONFIG, observers=[entropy], checkpoints=checkpoints, folder=tmp_path
+        TASK, model, config, observers=[entropy], checkpoints=checkpoints, folder=tmp_path
     )
     assert_same(whole, again)
 

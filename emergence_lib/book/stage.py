@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ import nbformat
 import yaml
 
 from emergence_lib.book.execute import Execution, executed_path
-from emergence_lib.claims import ledger, ledger_markdown
+from emergence_lib.claims import PAPERS, Entry, ledger, ledger_markdown
 from emergence_lib.errors import BuildError, UnknownNameError
 from emergence_lib.experiments import EXPERIMENTS
+from emergence_lib.experiments.base import STATUSES
 from emergence_lib.status import profile_status
 from emergence_lib.store import Store
 
@@ -92,8 +94,10 @@ def write_stage(root: Path, stage: Path, executions: Sequence[Execution]) -> Non
                 text = _CITATION.sub(r"{cite:t}`\1`", cell.source)
                 cell.source = links.to_repository(text, path)
         files[path] = nbformat.writes(notebook).encode()
+    entries = ledger()
     generated: dict[str, Callable[[], str]] = {
-        "claims": lambda: ledger_markdown(ledger()),
+        "claims": lambda: ledger_markdown(entries),
+        "glance": lambda: glance_table(entries),
         "executions": lambda: executions_table(executions),
         "coverage": coverage_table,
         "api": lambda: api_pages(root),
@@ -129,6 +133,19 @@ def notebook_problems(name: str, notebook: nbformat.NotebookNode) -> list[str]:
                 text = output.text.strip()[-300:]
                 problems.append(f"{name}, cell {number} wrote to standard error: {text}")
     return problems
+
+
+def glance_table(entries: Sequence[Entry]) -> str:
+    """Claims of each paper by verdict, and what was found on those that are tested."""
+    lines = [f"| Paper | {' | '.join(STATUSES)} |", f"|:--|{'--:|' * len(STATUSES)}"]
+    for paper in PAPERS.values():
+        counts = Counter(e.verdict.status for e in entries if e.claim.paper == paper.id)
+        lines.append(
+            f"| {paper.id}: {paper.title} | {' | '.join(str(counts[s]) for s in STATUSES)} |"
+        )
+    tested = [e for e in entries if e.verdict.status != STATUSES[-1]]
+    found = [f"- **{e.claim.id}** {e.claim.statement} *{e.verdict.status}*" for e in tested]
+    return "\n".join([*lines, "", *found])
 
 
 def executions_table(executions: Sequence[Execution]) -> str:

@@ -200,8 +200,8 @@ def _optimizers(model: Transformer, config: TrainConfig) -> list[torch.optim.Opt
     """AdamW for everything, or Muon for the mixers' matrices and AdamW for the rest."""
     matrices: list[Tensor] = []
     if config.muon_lr is not None:
-        mixers = [block.mixer for block in model.blocks]
-        matrices = [p for mixer in mixers for p in mixer.parameters() if p.ndim == 2]
+        named = model.blocks.named_parameters()
+        matrices = [p for name, p in named if ".mixer." in name and p.ndim == 2]
     taken = {id(p) for p in matrices}
     adamw = torch.optim.AdamW(
         [{"params": [p for p in model.parameters() if id(p) not in taken], "peak_lr": config.lr}],

@@ -1,0 +1,64 @@
+"""How much of an experiment the store holds, and the rows that its pages show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from emergence_lib.experiments.base import PROFILES, Experiment
+from emergence_lib.store import Store
+
+
+def coverage(experiment: Experiment, profile: str, store: Store) -> tuple[int, int]:
+    """How many of a profile's points are recorded, and how many there are."""
+    points = experiment.points(profile)
+    return len(points) - len(store.missing(points)), len(points)
+
+
+def best_profile(experiment: Experiment, store: Store) -> str | None:
+    """The largest profile with at least half of its points recorded.
+
+    Without one, the profile with the most recorded points; None when nothing is recorded.
+    """
+    ladder = [profile for profile in reversed(PROFILES) if profile in experiment.profiles]
+    counts = {profile: coverage(experiment, profile, store) for profile in ladder}
+    for profile, (recorded, total) in counts.items():
+        if recorded and 2 * recorded >= total:
+            return profile
+    best = max(counts, key=lambda profile: counts[profile][0], default=None)
+    return best if best is not None and counts[best][0] else None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is recorded of an experiment in its best profile.
+
+    Attributes:
+        rows: as `Store.rows` gives them.
+        profile: the profile, None where nothing is recorded.
+        total: points the profile has.
+    """
+
+    rows: pd.DataFrame
+    profile: str | None
+    total: int
+
+    @property
+    def label(self) -> str:
+        """Profile, number of runs and days, for a caption."""
+        if self.profile is None:
+            return "nothing recorded"
+        days = sorted({date[:10] for date in self.rows.date})
+        return (
+            f"profile {self.profile}, {len(self.rows)} of {self.total} runs, recorded "
+            f"{days[0]}{f' to {days[-1]}' if days[1:] else ''}"
+        )
+
+
+def recorded(experiment: Experiment, store: Store | None = None) -> Recorded:
+    """The rows of the experiment's `best_profile`; without one, no rows."""
+    store = store or Store()
+    profile = best_profile(experiment, store)
+    points = experiment.points(profile) if profile else []
+    return Recorded(store.rows(points), profile, len(points))
