@@ -35,11 +35,13 @@ class Recorded:
     """What is recorded of an experiment in its best profile.
 
     Attributes:
+        experiment: its name.
         rows: as `Store.rows` gives them.
         profile: the profile, None where nothing is recorded.
         total: points the profile has.
     """
 
+    experiment: str
     rows: pd.DataFrame
     profile: str | None
     total: int
@@ -55,10 +57,19 @@ class Recorded:
             f"{days[0]}{f' to {days[-1]}' if days[1:] else ''}"
         )
 
+    @property
+    def gap(self) -> str:
+        """What is not recorded yet and the command that records it; "" when all is there."""
+        missing = self.total - len(self.rows)
+        if not missing:
+            return ""
+        command = f"emergence sweep {self.experiment} --profile {self.profile}"
+        return f"{missing} runs of this grid are not recorded yet; `{command}` computes them."
+
 
 def recorded(experiment: Experiment, store: Store | None = None) -> Recorded:
     """The rows of the experiment's `best_profile`; without one, no rows."""
     store = store or Store()
     profile = best_profile(experiment, store)
     points = experiment.points(profile) if profile else []
-    return Recorded(store.rows(points), profile, len(points))
+    return Recorded(experiment.name, store.rows(points), profile, len(points))

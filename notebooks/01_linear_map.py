@@ -132,7 +132,7 @@ plt.show()
 
 # %%
 runs = recorded(PLATEAU)
-Markdown(f"Source: {runs.label}.")
+Markdown(f"Source: {runs.label}. {runs.gap}")
 
 # %% mystnb={"image": {"alt": "Held-out loss against training step for every recorded seed of the headline cell, with median and quartile band, falling in steps from ln 2 towards the floor."}, "figure": {"caption": "Recorded runs of the headline cell. Thin lines are seeds: each is a staircase, and no two climb down at the same steps.", "name": "fig-curves"}}
 headline = plateaus.PLATEAU.profiles[runs.profile][0].cell()
@@ -206,7 +206,7 @@ plt.show()
 
 # %%
 bias = recorded(ATTENTION_BIAS)
-Markdown(f"Source: {bias.label}.")
+Markdown(f"Source: {bias.label}. {bias.gap}")
 
 # %% mystnb={"image": {"alt": "Median step at which the plateau ends against the strength of the attention bias, with 95 percent intervals, falling as the bias grows."}, "figure": {"caption": "End of the plateau against the strength of the bias, S = 16, s = 3: Kaplan–Meier median with 95 % interval.", "name": "fig-bias"}}
 plotting.dose_response(

@@ -33,6 +33,9 @@ PAPER_FINAL_LOSS = {
 }  # fmt: skip
 """S = 16: s → mean final loss of 3 seeds in nats, measured off the paper's figure (±0.005)."""
 
+PAPER_EXCESS = {s: loss - LinearMap(16, s).floor for s, loss in PAPER_FINAL_LOSS.items()}
+"""The same above the floor."""
+
 
 @dataclass(frozen=True)
 class SparsityGrid(Grid):
@@ -114,6 +117,72 @@ def by_row_weight(rows: pd.DataFrame) -> pd.DataFrame:
                 "solve_low": rate.low,
                 "solve_high": rate.high,
                 "log_subsets": float(np.log(comb(task.state_size, task.row_weight))),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def labels(rows: pd.DataFrame) -> list[tuple[str, int]]:
+    """A label and the state size of every size in the rows, smallest first."""
+    return [(f"S = {size}", int(size)) for size in sorted(rows.state_size.unique())]
+
+
+def excess_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """`by_row_weight` a state size, its losses measured from the floor of that size."""
+    table = by_row_weight(rows)
+    floor = table.mean_loss - table.excess
+    for column in ("mean_loss", "min_loss", "max_loss"):
+        table[column] -= floor
+    return {label: table[table.state_size == size] for label, size in labels(rows)}
+
+
+def solve_rates(rows: pd.DataFrame) -> dict[str, tuple[list[int], list[Estimate]]]:
+    """The solved share of every cell, label → (s, share with its exact interval)."""
+    rates = {}
+    for label, table in excess_tables(rows).items():
+        columns = table[["solve_rate", "solve_low", "solve_high"]].to_numpy()
+        rates[label] = (table.row_weight.tolist(), [Estimate(*row) for row in columns])
+    return rates
+
+
+def against_subsets(rows: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
+    """Difficulty against choice, label → (ln C(S, s), excess loss in nats) of its cells."""
+    return {
+        label: (table.log_subsets, table.excess) for label, table in excess_tables(rows).items()
+    }
+
+
+def dense_end(rows: pd.DataFrame) -> dict[str, list[list[float]]]:
+    """Accuracy of each output bit at s = S, label → one list a run."""
+    parity = rows[rows.row_weight == rows.state_size]
+    return {
+        label: parity.row_accuracy[parity.state_size == size].tolist()
+        for label, size in labels(parity)
+    }
+
+
+def dense_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The runs at s = S beside the two losses they may end at.
+
+    Returns:
+        Columns S, n, final loss, floor, floor + ln 2/(2S-1) (mean, nats), accuracy of the first
+        output bit and of the others (mean).
+    """
+    lines = []
+    for label, runs in dense_end(rows).items():
+        size = len(runs[0])
+        task = LinearMap(size, size)
+        cell = rows[(rows.state_size == size) & (rows.row_weight == size)]
+        accuracy = np.array(runs)
+        lines.append(
+            {
+                "map": f"{label}, s = S",
+                "n": len(runs),
+                "final loss": cell.final_loss.mean(),
+                "floor": task.floor,
+                "floor + ln 2/(2S-1)": task.dense_copy_loss,
+                "accuracy of the first bit": accuracy[:, 0].mean(),
+                "of the others": accuracy[:, 1:].mean(),
             }
         )
     return pd.DataFrame(lines)
