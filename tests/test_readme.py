@@ -24,7 +24,6 @@ from emergence_lib import single_run
 from emergence_lib.book.notebooks import read_notebook, source_path, typed_parameters
 from emergence_lib.cli import main
 from emergence_lib.experiments import EXPERIMENTS
-from emergence_lib.store import Store
 from emergence_lib.tasks import LinearMap
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -238,5 +237,6 @@ def test_the_floors_are_those_of_the_task():
 
 
 def test_the_recorded_values_are_those_of_the_store():
-    values = recorded_values(Store(ROOT / "book" / "results"))
-    assert with_values(README, values) == README, "stale: python tests/readme_values.py writes it"
+    assert with_values(README, recorded_values()) == README, (
+        "stale: python tests/readme_values.py writes it"
+    )
