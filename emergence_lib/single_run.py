@@ -50,9 +50,9 @@ class Settings:
         return "\n".join(
             (
                 f"task         {self.task.name}: {task}",
-                f"model        {model.n_layers} layers, d_model {model.d_model}, "
-                f"{model.n_heads} heads",
-                f"training     up to {training.steps} steps of {training.batch_size} sequences, "
+                f"model        n_layers {model.n_layers}, d_model {model.d_model}, "
+                f"n_heads {model.n_heads}",
+                f"training     steps {training.steps}, batch_size {training.batch_size}, "
                 f"lr {training.lr:g}, seed {training.seed}",
             )
         )
