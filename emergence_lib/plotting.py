@@ -34,6 +34,7 @@ OKABE_ITO = {
     "purple": "#CC79A7",
 }
 PROFILE_COLOURS = {
+    "smoke": OKABE_ITO["black"],
     "quick": OKABE_ITO["orange"],
     "cpu": OKABE_ITO["blue"],
     "paper": OKABE_ITO["purple"],

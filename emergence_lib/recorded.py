@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from emergence_lib.errors import StoreError
 from emergence_lib.experiments.base import PROFILES, Experiment
 from emergence_lib.store import Store
 
@@ -36,21 +37,19 @@ class Recorded:
 
     Attributes:
         experiment: its name.
-        rows: as `Store.rows` gives them.
-        profile: the profile, None where nothing is recorded.
+        rows: one or more, as `Store.rows` gives them.
+        profile: the profile.
         total: points the profile has.
     """
 
     experiment: str
     rows: pd.DataFrame
-    profile: str | None
+    profile: str
     total: int
 
     @property
     def label(self) -> str:
         """Profile, number of runs and days, for a caption."""
-        if self.profile is None:
-            return "nothing recorded"
         days = sorted({date[:10] for date in self.rows.date})
         return (
             f"profile {self.profile}, {len(self.rows)} of {self.total} runs, recorded "
@@ -68,8 +67,17 @@ class Recorded:
 
 
 def recorded(experiment: Experiment, store: Store | None = None) -> Recorded:
-    """The rows of the experiment's `best_profile`; without one, no rows."""
+    """The rows of the experiment's `best_profile`.
+
+    Raises:
+        StoreError: nothing is recorded; the message names the command that records it.
+    """
     store = store or Store()
     profile = best_profile(experiment, store)
-    points = experiment.points(profile) if profile else []
+    if profile is None:
+        raise StoreError(
+            f"Nothing is recorded of {experiment.name!r} in {store.root}. "
+            f"Record it with: emergence sweep {experiment.name} --profile cpu"
+        )
+    points = experiment.points(profile)
     return Recorded(experiment.name, store.rows(points), profile, len(points))
