@@ -313,6 +313,8 @@ def test_a_real_experiment_from_sweep_to_verdict(name, results):
     assert set(experiment.profiles) <= set(PROFILES)
     first = call("sweep", name, "--profile", "smoke", "--executor", "thread", "--limit", 1)
     assert first.exit_code == 0, first.stderr
+    if not experiment.judges:
+        return
     # A judge must be able to read a store with a single row, and one that is complete.
     for _ in range(2):
         for entry in json.loads(call("claims", "--json").stdout)["claims"]:
@@ -434,9 +436,6 @@ def test_an_unknown_notebook_is_named():
     assert "There is no notebook '02_sparcity'" in refused("run", "02_sparcity")
 
 
-@pytest.mark.skipif(
-    not (CHECKOUT / "notebooks" / f"{NOTEBOOK}.py").exists(), reason="not written yet"
-)
 @pytest.mark.parametrize(
     ("args", "words"),
     [
