@@ -1,8 +1,9 @@
 """One style, and one function a kind of figure.
 
 White opaque face in both themes; Okabe–Ito colours for categories, cividis for magnitudes, centred
-RdBu for signed values. A profile and a state size keep their colour through the whole book. Steps
-are on a symlog axis, so that 0 stays visible. The paper's values are grey markers.
+RdBu for signed values. A profile, a state size and what a run waits for keep their colour through
+the whole book. Steps are on a symlog axis, so that 0 stays visible. The paper's values are grey
+markers.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ STATE_SIZE_COLOURS = {
     8: OKABE_ITO["sky"],
     16: OKABE_ITO["blue"],
     32: OKABE_ITO["vermillion"],
+}
+WAIT_COLOURS = {
+    "first half row": OKABE_ITO["blue"],
+    "all rows": OKABE_ITO["vermillion"],
 }
 PAPER_GREY = "#8A8A8A"
 GUIDE: dict[str, Any] = {"color": "#555555", "linewidth": 0.9, "linestyle": "--", "zorder": 0}
@@ -94,7 +99,7 @@ def loss_curves(
     """
     fig, ax = plt.subplots(figsize=(7, 3.8))
     for label, curves in groups.items():
-        table = pd.concat(curves, axis=1).sort_index().ffill()
+        table = pd.concat(curves, axis=1, ignore_index=True).sort_index().ffill()
         colour = colours[label]
         for run in table:
             ax.plot(table.index, table[run], color=colour, alpha=0.25, linewidth=0.8)
@@ -220,28 +225,36 @@ def attention_maps(
 def dose_response(
     table: pd.DataFrame, x: str, *, xlabel: str, ylabel: str, horizon: float
 ) -> Figure:
-    """A median time with its interval against a dose; what was never seen is a cross at the top.
+    """Median times with their intervals against a dose; what was never seen is a cross at the top.
 
     Args:
-        table: columns `x`, n, median, low, high (steps; infinite where not seen).
+        table: columns wait (a key of `WAIT_COLOURS`), `x`, n, median, low, high (steps; infinite
+            where not seen).
         horizon: steps watched.
     """
     fig, ax = plt.subplots(figsize=(6, 3.6))
-    at = np.arange(len(table))
-    seen = np.isfinite(table["median"])
-    middle = table["median"].where(seen, horizon)
-    ax.vlines(at, table["low"].clip(upper=horizon), table["high"].clip(upper=horizon),
-              color=OKABE_ITO["blue"])  # fmt: skip
-    ax.plot(at[seen], middle[seen], "o", color=OKABE_ITO["blue"])
-    ax.plot(at[~seen], middle[~seen], "x", color=OKABE_ITO["vermillion"], markersize=9,
-            label="not seen in half of the runs")  # fmt: skip
-    labels = [f"{v:g}\nn = {n}" for v, n in zip(table[x], table["n"], strict=True)]
-    ax.set_xticks(at, labels)
+    doses = table.drop_duplicates(x)
+    waits = table["wait"].unique()
+    for i, wait in enumerate(waits):
+        lines = table[table["wait"] == wait]
+        colour = WAIT_COLOURS[wait]
+        at = doses[x].searchsorted(lines[x]) + 0.16 * (i - (len(waits) - 1) / 2)
+        seen = np.isfinite(lines["median"].to_numpy())
+        middle = lines["median"].clip(upper=horizon).to_numpy()
+        ax.vlines(at, lines["low"].clip(upper=horizon), lines["high"].clip(upper=horizon),
+                  color=colour)  # fmt: skip
+        for some, marker, label in (
+            (seen, "o", wait),
+            (~seen, "x", f"{wait}: not in half of runs"),
+        ):
+            if some.any():
+                ax.plot(at[some], middle[some], marker, color=colour, label=label)
+    labels = [f"{v:g}\nn = {n}" for v, n in zip(doses[x], doses["n"], strict=True)]
+    ax.set_xticks(np.arange(len(doses)), labels)
     ax.set_yscale("log")
     ax.set_xlabel(xlabel)
     ax.set_ylabel(ylabel)
-    if not seen.all():
-        ax.legend()
+    ax.legend()
     return fig
 
 
@@ -293,10 +306,8 @@ def rates(
         groups: label → (x, one `Estimate` each).
     """
     fig, ax = plt.subplots(figsize=(7, 3.4))
-    for offset, (label, (x, estimates)) in zip(
-        np.linspace(-0.12, 0.12, len(groups)), groups.items(), strict=True
-    ):
-        at = np.asarray(x) + offset
+    for i, (label, (x, estimates)) in enumerate(groups.items()):
+        at = np.asarray(x) + 0.12 * (i - (len(groups) - 1) / 2)  # intervals do not hide each other
         ax.vlines(at, [e.low for e in estimates], [e.high for e in estimates],
                   color=colours[label], alpha=0.5)  # fmt: skip
         ax.plot(at, [e.value for e in estimates], "o-", color=colours[label], markersize=4,

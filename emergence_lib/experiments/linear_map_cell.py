@@ -8,7 +8,7 @@ recorded search chose (experiment `linear_map_search`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -156,15 +156,53 @@ def rounded(values: np.ndarray, decimals: int) -> list[Any]:
     return np.round(values.astype(float), decimals).tolist()
 
 
-def int_tuple(name: str, values: Sequence[int] | int, low: int, high: int) -> tuple[int, ...]:
+def int_tuple(name: str, values: object, low: int, high: int) -> tuple[int, ...]:
     """One integer or several (papermill passes lists) as a sorted tuple within low … high.
 
     Raises:
         ParameterError: nothing given, or a value that is not an integer in the range.
     """
-    listed = [values] if isinstance(values, int) else list(values)
-    if not listed:
-        raise ParameterError(name, values, "at least one integer")
-    for value in listed:
+    given = _listed(name, values)
+    for value in given:
         require_int(name, value, low, high)
-    return tuple(sorted(set(listed)))
+    return tuple(sorted(set(given)))
+
+
+def float_tuple(name: str, values: object) -> tuple[float, ...]:
+    """One number or several as a tuple without repeats, in the order given.
+
+    Raises:
+        ParameterError: nothing given, or a value that is not a number.
+    """
+    return tuple(dict.fromkeys(as_float(name, value) for value in _listed(name, values)))
+
+
+def rate_tuple(name: str, values: object) -> tuple[float | None, ...]:
+    """`float_tuple` in which None, "AdamW alone", is a value too."""
+    return tuple(dict.fromkeys(as_rate(name, value) for value in _listed(name, values)))
+
+
+def as_float(name: str, value: object) -> float:
+    """A number as a float, so that 4 and 4.0 are the same point.
+
+    Raises:
+        ParameterError: not a number; whether it is in range is for its user to say.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ParameterError(name, value, "a number")
+    return float(value)
+
+
+def as_rate(name: str, value: object) -> float | None:
+    """A learning rate as a float; None stays None."""
+    return None if value is None else as_float(name, value)
+
+
+def _listed(name: str, values: object) -> list[Any]:
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        listed = list(values)
+    else:
+        listed = [values]
+    if not listed:
+        raise ParameterError(name, values, "at least one value")
+    return listed

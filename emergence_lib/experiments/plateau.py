@@ -31,10 +31,12 @@ from emergence_lib.analysis.emergence import (
 )
 from emergence_lib.analysis.survival import Estimate, bootstrap_interval, solve_rate
 from emergence_lib.experiments.base import Experiment, Grid, Point, Verdict
+from emergence_lib.experiments.evidence import with_interval
 from emergence_lib.experiments.linear_map_cell import (
     CURVE_SCHEMA,
     UNIFORM_LOSS,
     LinearMapCell,
+    as_rate,
     curve_row,
     plateau_event,
     rounded,
@@ -69,6 +71,7 @@ class PlateauGrid(Grid):
 
     def __post_init__(self) -> None:
         require_int("seeds", self.seeds, 1)
+        object.__setattr__(self, "muon_lr", as_rate("muon_lr", self.muon_lr))
         self.cell().validate()
 
     def cell(self) -> LinearMapCell:
@@ -210,7 +213,11 @@ class RowEvidence:
 
 
 def row_evidence(rows: pd.DataFrame) -> RowEvidence:
-    """Pool the runs; intervals resample runs, whose rows are not independent of one another."""
+    """Pool the runs.
+
+    Intervals of times and entropies resample runs, whose rows are not independent of one another;
+    those of shares are exact for independent drops (resampling a share of 1 has no width).
+    """
     runs = list(_learning_runs(rows))
     all_jumps = [(row, *pair) for row in runs for pair in jumps(row)]
     n_jumps = len(all_jumps)
@@ -254,20 +261,30 @@ def judge_drops_are_rows(rows: pd.DataFrame) -> Verdict:
     """A-7: drops of the loss are rows of A, and a head's entropy falls when its row is learned.
 
     "reproduced": the lower ends of the intervals are at least 0.8 for drops that match their rows
-    and above 0 for the entropy's drop against its placebo; "partly": one of the two.
+    and above 0 for the entropy's drop against its placebo; "partly": one of the two. An interval
+    over runs needs two of them: fewer test nothing.
     """
-    if not any(True for _ in _learning_runs(rows)):
-        return Verdict("not tested here", "No recorded run learned two rows.", len(rows))
+    learning = sum(1 for _ in _learning_runs(rows))
+    if learning < 2:
+        return Verdict(
+            "not tested here",
+            f"Two runs that each learn two rows are needed; of {len(rows)} recorded {learning} did "
+            "so.",
+            learning,
+        )
     found = row_evidence(rows)
     checks = (found.matching.low >= 0.8, found.entropy_gain.low > 0)
     status = "reproduced" if all(checks) else "partly" if any(checks) else "not reproduced"
+    drops = "No abrupt drop of the loss was found"
+    if found.n_jumps:
+        drops = (
+            f"{with_interval(found.matching, '.0%')} of {found.n_jumps} abrupt drops have the size "
+            f"of the rows that fall in them ({found.single.value:.0%} are single rows)"
+        )
     evidence = (
-        f"{found.matching.value:.0%} [{found.matching.low:.0%}, {found.matching.high:.0%}] of "
-        f"{found.n_jumps} abrupt drops have the size of the rows that fall in them "
-        f"({found.single.value:.0%} are single rows); a row falls within {found.width.value:.0f} "
-        f"steps (median); at its fall a head's entropy drops {found.entropy_gain.value:.2f} nats "
-        f"[{found.entropy_gain.low:.2f}, {found.entropy_gain.high:.2f}] more than at another "
-        "row's."
+        f"{drops}; a row falls within {with_interval(found.width, ',.0f')} steps (median); at its "
+        f"fall a head's entropy drops {with_interval(found.entropy_gain, '.2f')} nats more than at "
+        "another row's."
     )
     return Verdict(status, evidence, found.n_runs)
 

@@ -18,9 +18,11 @@ from scipy.stats import spearmanr
 
 from emergence_lib.analysis.survival import Estimate, solve_rate
 from emergence_lib.experiments.base import Experiment, Grid, Point, Verdict
+from emergence_lib.experiments.evidence import with_interval
 from emergence_lib.experiments.linear_map_cell import (
     CURVE_SCHEMA,
     LinearMapCell,
+    as_rate,
     curve_row,
     int_tuple,
 )
@@ -61,11 +63,16 @@ class SparsityGrid(Grid):
     def __post_init__(self) -> None:
         require_int("state_size", self.state_size, 2)
         require_int("seeds", self.seeds, 1)
+        object.__setattr__(self, "muon_lr", as_rate("muon_lr", self.muon_lr))
+        if self.row_weights is not None:
+            object.__setattr__(self, "row_weights", self.weights())
+        self.cell(self.weights()[0]).validate()
+
+    def weights(self) -> tuple[int, ...]:
+        """The s to train; `row_weights` stays None, so that another state size has every s too."""
         every = range(1, self.state_size + 1)
         given = every if self.row_weights is None else self.row_weights
-        weights = int_tuple("row_weights", given, 1, self.state_size)
-        object.__setattr__(self, "row_weights", weights)
-        self.cell(weights[0]).validate()
+        return int_tuple("row_weights", given, 1, self.state_size)
 
     def cell(self, row_weight: int) -> LinearMapCell:
         """The run of one row weight."""
@@ -79,11 +86,10 @@ class SparsityGrid(Grid):
 
     def points(self) -> list[Point]:
         """Seed by seed, so that an interrupted sweep has whole curves over s."""
-        assert self.row_weights is not None  # set in __post_init__
         return [
             Point("sparsity", 1, self.cell(row_weight).params(), seed)
             for seed in range(self.seeds)
-            for row_weight in self.row_weights
+            for row_weight in self.weights()
         ]
 
 
@@ -197,15 +203,20 @@ def region(state_size: int, row_weight: int) -> str:
     return "medium" if 1 / 3 <= row_weight / state_size <= 2 / 3 else ""
 
 
+def _regions(rows: pd.DataFrame) -> pd.Series:
+    """The `region` of every row."""
+    keys = zip(rows.state_size, rows.row_weight, strict=True)
+    return pd.Series([region(*key) for key in keys], index=rows.index, dtype=str)
+
+
 def medium_minus(rows: pd.DataFrame, other: str) -> Estimate:
     """Mean final loss of the medium runs minus that of the `other` region's, nats, one state size.
 
-    The interval is a percentile bootstrap that resamples runs within each region.
+    The interval is a percentile bootstrap that resamples runs within each region; both regions
+    need two runs at least, since a single one has no spread to resample.
     """
-    regions = [region(*key) for key in zip(rows.state_size, rows.row_weight, strict=True)]
-    groups = [
-        rows.final_loss[[r == name for r in regions]].to_numpy() for name in ("medium", other)
-    ]
+    names = _regions(rows)
+    groups = [rows.final_loss[names == name].to_numpy() for name in ("medium", other)]
     rng = np.random.default_rng(0)
     means = [rng.choice(g, (9_999, len(g))).mean(1) for g in groups]
     low, high = np.quantile(means[0] - means[1], [0.025, 0.975])
@@ -216,34 +227,37 @@ def judge_medium_is_hardest(rows: pd.DataFrame) -> Verdict:
     """A-9: at the paper's default S = 16, medium runs end higher than both ends; S = 32 if there.
 
     "reproduced" asks for both differences, at every recorded S ≥ 16, with the whole interval above
-    0; "partly" for one of them at some S.
+    0; "partly" for one of them at some S. A state size counts once all three regions have two runs.
     """
     results = {}
     for state_size in sorted(rows.state_size.unique()):
         of_size = rows[rows.state_size == state_size]
-        regions = {region(state_size, s) for s in of_size.row_weight}
-        if state_size >= 16 and {"sparse", "medium", "dense"} <= regions:
+        runs = _regions(of_size).value_counts()
+        if state_size >= 16 and all(runs.get(r, 0) >= 2 for r in ("sparse", "medium", "dense")):
             results[state_size] = [medium_minus(of_size, end) for end in ("sparse", "dense")]
     if not results:
         return Verdict(
-            "not tested here", "No state size ≥ 16 has sparse, medium and dense runs.", 0
+            "not tested here", "No state size ≥ 16 has two sparse, medium and dense runs each.", 0
         )
     above = [difference.low > 0 for pair in results.values() for difference in pair]
     status = "reproduced" if all(above) else "partly" if any(above) else "not reproduced"
     parts = [
-        f"S = {size}: medium s ends {sparse.value:.3f} [{sparse.low:.3f}, {sparse.high:.3f}] nats "
-        f"above s ≤ 2 and {dense.value:.3f} [{dense.low:.3f}, {dense.high:.3f}] above s ≥ S-1"
+        f"S = {size}: final loss of medium s minus that of s ≤ 2 {with_interval(sparse, '.3f')} "
+        f"nats, minus that of s ≥ S-1 {with_interval(dense, '.3f')} nats"
         for size, (sparse, dense) in results.items()
     ]
     n = int(rows.state_size.isin(list(results)).sum())
-    return Verdict(status, "; ".join(parts) + f". {difficulty_sentence(rows)}", n)
+    return Verdict(status, f"{'; '.join(parts)}. {difficulty_sentence(rows)}".rstrip(), n)
 
 
 def difficulty_sentence(rows: pd.DataFrame) -> str:
-    """Rank correlation of the excess loss with ln C(S, s) over all cells of the largest S."""
+    """Rank correlation of the excess loss with ln C(S, s) over all cells of the largest S.
+
+    "" for fewer than four cells, or where all ended alike or all have as many subsets.
+    """
     table = by_row_weight(rows)
     table = table[table.state_size == table.state_size.max()]
-    if len(table) < 4:
+    if len(table) < 4 or table.excess.nunique() < 2 or table.log_subsets.nunique() < 2:
         return ""
     rho = spearmanr(table.log_subsets, table.excess).statistic
     return (

@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emergence_lib.errors import ParameterError
+
 MOMENTUM = 0.95
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of Jordan et al.: five steps take singular values into about 0.7 … 1.2."""
@@ -31,7 +33,7 @@ class Muon(torch.optim.Optimizer):
         lr: the root mean square step is about ``lr / √columns`` an entry.
 
     Raises:
-        ValueError: a parameter is not a matrix.
+        ParameterError: a parameter is not a matrix.
     """
 
     def __init__(
@@ -41,7 +43,12 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.ndim != 2:
-                    raise ValueError(f"Muon takes matrices, not shape {tuple(parameter.shape)}")
+                    raise ParameterError(
+                        "shape of a parameter",
+                        tuple(parameter.shape),
+                        "that of a matrix, (rows, columns)",
+                        "Leave vectors to another optimizer.",
+                    )
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
