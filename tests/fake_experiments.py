@@ -53,7 +53,7 @@ def area(point: Point, device: str) -> dict:
     if log := point.params.get("log"):
         Path(log, f"{point.seed}-{os.getpid()}-{uuid.uuid4().hex}").touch()
     if point.seed >= int(os.environ.get("FAKE_SLOW_FROM", "1000")):
-        time.sleep(60)
+        time.sleep(600)
     return {"area": point.params["width"] ** 2 + point.seed}
 
 

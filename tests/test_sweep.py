@@ -48,8 +48,8 @@ def log(tmp_path):
     return tmp_path / "log"
 
 
-def eventually(condition, seconds: float = 60.0) -> None:
-    """Wait until `condition()` holds; spawned workers first import torch."""
+def eventually(condition, seconds: float = 240.0) -> None:
+    """Wait until `condition()` holds; workers import torch first, slowly on a busy machine."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -198,7 +198,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def other_sweep(tmp_path, log):
-    """A sweep in a process of its own, whose points take a minute each from seed 4 on."""
+    """A sweep in a process of its own, whose points take ten minutes each from seed 4 on."""
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(sys.path),
@@ -250,10 +250,10 @@ def test_kill_9_loses_nothing_finished_and_another_sweep_takes_over(
     time.sleep(0.5)
     assert ours.is_alive()  # waits for the point that the other sweep holds
     other_sweep.kill()
-    ours.join(30)
+    ours.join(60)
     assert rows == [list(range(9, 18))]
     assert computed(log) == dict.fromkeys(range(9), 1) | {4: 2}
-    eventually(lambda: not any(map(alive, theirs)), 5)
+    eventually(lambda: not any(map(alive, theirs)), 30)
     files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
     assert sorted(json.loads(path.read_text())["seed"] for path in files) == list(range(9))
 
@@ -269,13 +269,13 @@ def test_ctrl_c_keeps_the_finished_and_ends_at_once(tmp_path, log, other_sweep, 
         eventually(lambda: len(children.read_text().split()) == 2)
     theirs = [int(pid) for pid in children.read_text().split()]
     os.killpg(other_sweep.pid, signal.SIGINT)  # as a terminal does: parent and workers
-    _, stderr = other_sweep.communicate(timeout=40)  # the point in flight would take a minute
+    _, stderr = other_sweep.communicate(timeout=240)  # the point in flight would take longer
     assert other_sweep.returncode == 130
     assert "Traceback" not in stderr
     finished = 9 - len(store.missing(points))
     assert finished == (4 if when == "later" else 0)
     assert f"interrupted. {finished} of 9 points were computed and are kept; the same" in stderr
-    eventually(lambda: not any(map(alive, theirs)), 5)  # Python's tracker ends after its parent
+    eventually(lambda: not any(map(alive, theirs)), 30)  # Python's tracker ends after its parent
 
 
 def test_ctrl_c_with_threads_cancels_what_has_not_begun(tmp_path, log):
