@@ -251,7 +251,10 @@ class _Memory(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        parent = os.getppid()
         while not self._stopped.wait(0.2):
+            if os.getppid() != parent:  # the build was killed: end, and the kernel ends with us
+                os._exit(1)
             total = 0
             for child in psutil.Process().children(recursive=True):
                 with suppress(psutil.Error):  # it may have ended meanwhile
@@ -265,15 +268,15 @@ class _Memory(threading.Thread):
 
 def _failure(name: str, partial: Path, index: int | None, why: str) -> str:
     """The message for a failing cell; index None means the last one that was started."""
-    cells = nbformat.read(partial, as_version=4).cells
+    cells = nbformat.read(partial, as_version=4).cells if partial.exists() else []
     cells = [c for c in cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]
     if index is None:
-        started = [
-            i for i, c in enumerate(cells) if c.metadata.get("papermill", {}).get("start_time")
-        ]
-        index = started[-1]
-    first_line = next(filter(None, cells[index].source.splitlines()), "")
+        ran = [i for i, c in enumerate(cells) if c.metadata.get("papermill", {}).get("start_time")]
+        index = ran[-1] if ran else None
     why = re.sub(r"\x1b\[[0-9;]*m", "", why)
+    if index is None:
+        return f"{name}, before its first cell: {why}"
+    first_line = next(filter(None, cells[index].source.splitlines()), "")
     return f"{name}, cell {index + 1} ({first_line!r}): {why}\n  Executed so far: {partial}"
 
 

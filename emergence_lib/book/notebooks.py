@@ -35,7 +35,7 @@ def book_root(root: Path | None = None) -> Path:
             "The book's sources are not here: this package is installed without them. Clone the "
             "repository and run this in it."
         )
-    return found
+    return found.resolve()
 
 
 def notebook_names(root: Path) -> list[str]:

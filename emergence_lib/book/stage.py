@@ -136,13 +136,12 @@ def notebook_problems(name: str, notebook: nbformat.NotebookNode) -> list[str]:
 
 
 def glance_table(entries: Sequence[Entry]) -> str:
-    """Claims of each paper by verdict, and what was found on those that are tested."""
-    lines = [f"| Paper | {' | '.join(STATUSES)} |", f"|:--|{'--:|' * len(STATUSES)}"]
-    for paper in PAPERS.values():
-        counts = Counter(e.verdict.status for e in entries if e.claim.paper == paper.id)
-        lines.append(
-            f"| {paper.id}: {paper.title} | {' | '.join(str(counts[s]) for s in STATUSES)} |"
-        )
+    """Claims by verdict and paper, and what was found on those that are tested."""
+    counts = Counter((e.verdict.status, e.claim.paper) for e in entries)
+    lines = [f"| Verdict | {' | '.join(f'Paper {p}' for p in PAPERS)} |"]
+    lines.append(f"|:--|{'--:|' * len(PAPERS)}")
+    for status in STATUSES:
+        lines.append(f"| {status} | {' | '.join(str(counts[status, p]) for p in PAPERS)} |")
     tested = [e for e in entries if e.verdict.status != STATUSES[-1]]
     found = [f"- **{e.claim.id}** {e.claim.statement} *{e.verdict.status}*" for e in tested]
     return "\n".join([*lines, "", *found])
