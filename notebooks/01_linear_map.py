@@ -95,7 +95,7 @@ live = sweep(PLATEAU, live_plateau.points(), device=device)
 biased = sweep(ATTENTION_BIAS, live_bias.points(), device=device)
 live[["seed", "plateau_end", "stopped_at", "solved", "final_loss"]]
 
-# %% mystnb={"image": {"alt": "Held-out loss against training step for the live runs: without bias a plateau near ln 2 before it falls in steps, with bias an early fall."}, "figure": {"caption": "Live runs of the quick profile. Thin lines are seeds, the bold line is their median, the band the 25–75 % range. The upper guide is ln 2, the loss of a coin toss; the lower one is the floor of a perfect predictor.", "name": "fig-live-curves"}}
+# %% mystnb={"figure": {"caption": "Live runs of the quick profile. Thin lines are seeds, the bold line is their median, the band the 25\u201375 % range. The upper guide is ln 2, the loss of a coin toss; the lower one is the floor of a perfect predictor.", "name": "fig-live-curves"}, "image": {"alt": "Held-out loss against training step for the live runs: without bias a plateau near ln 2 before it falls in steps, with bias an early fall."}}
 task = live_plateau.cell().task(0)
 plotting.loss_curves(
     {
@@ -114,7 +114,7 @@ plt.show()
 # What do the heads look at? One more run, keeping the model. The first panel is the truth, the
 # others are the heads: a query that has found its inputs shows the pattern of its row of $A$.
 
-# %% mystnb={"image": {"alt": "Attention of the eight heads of a trained model from output bits to input bits, beside the true pattern of the map."}, "figure": {"caption": "Attention after training, mean over 256 sequences: rows are output bits, columns the input bits they may read. Left: the map, each row divided by s.", "name": "fig-live-attention"}}
+# %% mystnb={"figure": {"caption": "Attention after training, mean over 256 sequences: rows are output bits, columns the input bits they may read. Left: the map, each row divided by s.", "name": "fig-live-attention"}, "image": {"alt": "Attention of the eight heads of a trained model from output bits to input bits, beside the true pattern of the map."}}
 run = live_plateau.cell().train(0, device)
 batch = task.sample(256, torch.Generator().manual_seed(1))
 tap = {"pattern.0": None}
@@ -134,7 +134,7 @@ plt.show()
 runs = recorded(PLATEAU)
 Markdown(f"Source: {runs.label}. {runs.gap}")
 
-# %% mystnb={"image": {"alt": "Held-out loss against training step for every recorded seed of the headline cell, with median and quartile band, falling in steps from ln 2 towards the floor."}, "figure": {"caption": "Recorded runs of the headline cell. Thin lines are seeds: each is a staircase, and no two climb down at the same steps.", "name": "fig-curves"}}
+# %% mystnb={"figure": {"caption": "Recorded runs of the headline cell. Thin lines are seeds: each is a staircase, and no two climb down at the same steps.", "name": "fig-curves"}, "image": {"alt": "Held-out loss against training step for every recorded seed of the headline cell, with median and quartile band, falling in steps from ln 2 towards the floor."}}
 headline = plateaus.PLATEAU.profiles[runs.profile][0].cell()
 plotting.loss_curves(
     {runs.profile: [plateaus.loss_curve(row) for _, row in runs.rows.iterrows()]},
@@ -147,7 +147,7 @@ plt.show()
 # How long do rows wait? The first one ends the plateau. The curve below is the Kaplan–Meier estimate,
 # which counts a run that has not got there as "not yet" rather than as the last step.
 
-# %% mystnb={"image": {"alt": "Kaplan–Meier curves over training steps: the share of runs still on the plateau, and the share that have not yet reached the floor."}, "figure": {"caption": "Share of runs that wait for the end of the plateau (half a row learned) and for the floor (all rows learned), with 95 % bands. Ticks are runs that ended without getting there.", "name": "fig-times"}}
+# %% mystnb={"figure": {"caption": "Share of runs that wait for the end of the plateau (half a row learned) and for the floor (all rows learned), with 95 % bands. Ticks are runs that ended without getting there.", "name": "fig-times"}, "image": {"alt": "Kaplan\u2013Meier curves over training steps: the share of runs still on the plateau, and the share that have not yet reached the floor."}}
 plotting.survival_curves(*plateaus.waiting_times(runs.rows), "share of runs still waiting")
 plt.show()
 
@@ -158,7 +158,7 @@ plt.show()
 # ln 2. Middle: the loss of each row, in the order in which they are learned. Bottom: the attention
 # entropy of the head that moves most at that row. Dark means sharp.
 
-# %% mystnb={"image": {"alt": "Three aligned panels over training steps for one run: total loss with a line at each row's fall, the loss of every output row, and the entropy of the head that moves at it."}, "figure": {"caption": "One run. Each drop of the total loss is the fall of one row or a few, and the attention entropy of a head falls with it.", "name": "fig-rows"}}
+# %% mystnb={"figure": {"caption": "One run. Each drop of the total loss is the fall of one row or a few, and the attention entropy of a head falls with it.", "name": "fig-rows"}, "image": {"alt": "Three aligned panels over training steps for one run: total loss with a line at each row's fall, the loss of every output row, and the entropy of the head that moves at it."}}
 watched = runs.rows.iloc[0]
 plotting.watched_run(
     plateaus.loss_curve(watched),
@@ -176,7 +176,7 @@ plt.show()
 # heads, at the time at which *another* row is learned. Points above the diagonal fell more at their own
 # time.
 
-# %% mystnb={"image": {"alt": "Scatter of each row's largest drop of a head's attention entropy at its own fall against the same measure at another row's fall, with the diagonal."}, "figure": {"caption": "Largest drop of a head's entropy at a row's query: when that row is learned, against when another row is learned. One dot a row, all runs.", "name": "fig-placebo"}}
+# %% mystnb={"figure": {"caption": "Largest drop of a head's entropy at a row's query: when that row is learned, against when another row is learned. One dot a row, all runs.", "name": "fig-placebo"}, "image": {"alt": "Scatter of each row's largest drop of a head's attention entropy at its own fall against the same measure at another row's fall, with the diagonal."}}
 drops = pd.concat([plateaus.entropy_drops(row) for _, row in runs.rows.iterrows()]).dropna()
 plotting.scatter(
     drops.placebo_drop,
@@ -193,7 +193,7 @@ plt.show()
 # If rows waited longer because they are learned more slowly, late rows would fall more slowly. They
 # need not: a wait can be long and the fall short.
 
-# %% mystnb={"image": {"alt": "Scatter of the width of each row's fall in steps against the step at which it falls, one dot a row over all runs."}, "figure": {"caption": "Steps from 10 % to 90 % of a row's fall, against the step of the fall. Evaluations are 50 steps apart, so widths near that are upper bounds.", "name": "fig-width"}}
+# %% mystnb={"figure": {"caption": "Steps from 10 % to 90 % of a row's fall, against the step of the fall. Evaluations are 50 steps apart, so widths near that are upper bounds.", "name": "fig-width"}, "image": {"alt": "Scatter of the width of each row's fall in steps against the step at which it falls, one dot a row over all runs."}}
 widths = plateaus.row_widths(runs.rows)
 plotting.scatter(widths.step, widths.width, "step of the row's fall", "width of the fall (steps)")
 plt.show()
@@ -208,7 +208,7 @@ plt.show()
 bias = recorded(ATTENTION_BIAS)
 Markdown(f"Source: {bias.label}. {bias.gap}")
 
-# %% mystnb={"image": {"alt": "Median step at which the plateau ends against the strength of the attention bias, with 95 percent intervals, falling as the bias grows."}, "figure": {"caption": "End of the plateau against the strength of the bias, S = 16, s = 3: Kaplan–Meier median with 95 % interval.", "name": "fig-bias"}}
+# %% mystnb={"figure": {"caption": "End of the plateau against the strength of the bias, S = 16, s = 3: Kaplan\u2013Meier median with 95 % interval.", "name": "fig-bias"}, "image": {"alt": "Median step at which the plateau ends against the strength of the attention bias, with 95 percent intervals, falling as the bias grows."}}
 plotting.dose_response(
     attention_bias.dose_response(attention_bias.headline(bias.rows)),
     "attention_bias",

@@ -84,7 +84,7 @@ live = sweep(SPARSITY, live_grid.points(), device=device)
 table = sparsity.by_row_weight(live)
 table[["row_weight", "n", "mean_loss", "excess", "solve_rate"]].style.hide(axis="index")
 
-# %% mystnb={"image": {"alt": "Final loss against the number of ones in a row of the map for the live runs, between the floor and the loss of a coin toss."}, "figure": {"caption": "Live runs of the quick profile: final loss against s, with the floor of a perfect predictor and the loss of the copying shortcut at s = S.", "name": "fig-live-sparsity"}}
+# %% mystnb={"figure": {"caption": "Live runs of the quick profile: final loss against s, with the floor of a perfect predictor and the loss of the copying shortcut at s = S.", "name": "fig-live-sparsity"}, "image": {"alt": "Final loss against the number of ones in a row of the map for the live runs, between the floor and the loss of a coin toss."}}
 task = LinearMap(state_size, state_size)
 plotting.loss_by_sparsity(
     {f"S = {state_size}, live": table},
@@ -101,7 +101,7 @@ plt.show()
 runs = recorded(SPARSITY)
 Markdown(f"Source: {runs.label}. {runs.gap}")
 
-# %% mystnb={"image": {"alt": "Excess of the final loss over the floor against the number of ones in a row, a line a state size, with the paper's values for S = 16 as grey diamonds."}, "figure": {"caption": "What is left of the loss after at most 10,000 steps, above the floor of each state size. Points are means, bars the range over seeds; grey diamonds are the paper's for S = 16.", "name": "fig-sparsity"}}
+# %% mystnb={"figure": {"caption": "What is left of the loss after at most 10,000 steps, above the floor of each state size. Points are means, bars the range over seeds; grey diamonds are the paper's for S = 16.", "name": "fig-sparsity"}, "image": {"alt": "Excess of the final loss over the floor against the number of ones in a row, a line a state size, with the paper's values for S = 16 as grey diamonds."}}
 tables = sparsity.excess_tables(runs.rows)
 plotting.loss_by_sparsity(
     tables,
@@ -117,7 +117,7 @@ plt.show()
 # A loss averages over rows. A stricter question is whether a run learns the whole map. With few seeds
 # the exact intervals are wide, and they are shown for that reason.
 
-# %% mystnb={"image": {"alt": "Share of runs that reach the floor against the number of ones in a row, with exact 95 percent intervals, a line a state size."}, "figure": {"caption": "Share of runs that come within 0.002 nats of the floor, with Clopper–Pearson 95 % intervals.", "name": "fig-solve-rates"}}
+# %% mystnb={"figure": {"caption": "Share of runs that come within 0.002 nats of the floor, with Clopper\u2013Pearson 95 % intervals.", "name": "fig-solve-rates"}, "image": {"alt": "Share of runs that reach the floor against the number of ones in a row, with exact 95 percent intervals, a line a state size."}}
 plotting.rates(
     sparsity.solve_rates(runs.rows),
     {label: plotting.STATE_SIZE_COLOURS[size] for label, size in sparsity.labels(runs.rows)},
@@ -129,7 +129,7 @@ plt.show()
 # %% [markdown]
 # ### Does difficulty follow the number of subsets?
 
-# %% mystnb={"image": {"alt": "Excess final loss against the logarithm of the number of subsets of size s, one dot a cell, coloured by state size."}, "figure": {"caption": "Excess loss against ln C(S, s), the logarithm of the number of subsets a row could be. One dot a cell (S, s), mean over seeds.", "name": "fig-subsets"}}
+# %% mystnb={"figure": {"caption": "Excess loss against ln C(S, s), the logarithm of the number of subsets a row could be. One dot a cell (S, s), mean over seeds.", "name": "fig-subsets"}, "image": {"alt": "Excess final loss against the logarithm of the number of subsets of size s, one dot a cell, coloured by state size."}}
 plotting.scatter_groups(
     sparsity.against_subsets(runs.rows),
     {label: plotting.STATE_SIZE_COLOURS[size] for label, size in sparsity.labels(runs.rows)},
@@ -147,7 +147,7 @@ Markdown(sparsity.difficulty_sentence(runs.rows))
 # $\ln 2 / (2S - 1)$. By its loss such a run looks all but solved. The accuracy of each output bit tells:
 # the first stays at chance, and with it all that was to be learned about the map.
 
-# %% mystnb={"image": {"alt": "Accuracy of every output bit at s equal to S, one panel a state size: whether the first bit is at chance while the later ones are copied."}, "figure": {"caption": "Accuracy of each output bit at s = S. A first bit at chance beside later bits at 1 is the copying shortcut; all at 1 is the parity.", "name": "fig-dense-end"}}
+# %% mystnb={"figure": {"caption": "Accuracy of each output bit at s = S. A first bit at chance beside later bits at 1 is the copying shortcut; all at 1 is the parity.", "name": "fig-dense-end"}, "image": {"alt": "Accuracy of every output bit at s equal to S, one panel a state size: whether the first bit is at chance while the later ones are copied."}}
 dense = sparsity.dense_end(runs.rows)
 plotting.bit_accuracy(
     dense, {label: plotting.STATE_SIZE_COLOURS[size] for label, size in sparsity.labels(runs.rows)}

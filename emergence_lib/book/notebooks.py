@@ -78,28 +78,36 @@ def paired_text(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
+def source_text(notebook: NotebookNode) -> str:
+    """The Jupytext text of a notebook as `jupytext --sync` itself would write it."""
+    return jupytext.writes(nbformat.reads(paired_text(notebook), as_version=4), "py:percent")
+
+
 def sync(root: Path | None = None) -> list[Path]:
     """Write every notebook's ``.ipynb`` from its ``.py``; returns the files that changed.
+
+    The ``.py`` is put into Jupytext's own form (order of metadata, header) where it is not.
 
     Raises:
         BuildError: an ``.ipynb`` was edited after its ``.py``, and would lose the edits.
     """
     root = book_root(root)
-    changed = []
+    changed: list[Path] = []
     for name in notebook_names(root):
         source = source_path(root, name)
-        pair, text = source.with_suffix(".ipynb"), paired_text(read_notebook(source))
-        if pair.exists():
-            if pair.read_text("utf-8") == text:
-                continue
-            if pair.stat().st_mtime > source.stat().st_mtime:
-                raise BuildError(
-                    f"notebooks/{pair.name} was changed after {source.name}, its source. Take the "
-                    f"edits over with `jupytext --sync notebooks/{pair.name}`, or delete "
-                    f"notebooks/{pair.name} to discard them."
-                )
-        write_atomically(pair, text)
-        changed.append(pair)
+        notebook = read_notebook(source)
+        pair = source.with_suffix(".ipynb")
+        texts = {pair: paired_text(notebook), source: source_text(notebook)}
+        stale = [p for p in texts if not p.exists() or p.read_text("utf-8") != texts[p]]
+        if pair in stale and pair.exists() and pair.stat().st_mtime > source.stat().st_mtime:
+            raise BuildError(
+                f"notebooks/{pair.name} was changed after {source.name}, its source. Take the "
+                f"edits over with `jupytext --sync notebooks/{pair.name}`, or delete "
+                f"notebooks/{pair.name} to discard them."
+            )
+        for path in stale:
+            write_atomically(path, texts[path])
+        changed += stale
     return changed
 
 

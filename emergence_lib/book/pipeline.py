@@ -59,7 +59,7 @@ def _build(root: Path, folder: Path, profile: str, force: bool) -> Path:
     pages = toc_pages(root)
     names = [page.removeprefix("notebooks/") for page in pages if page.startswith("notebooks/")]
     for path in sync(root):
-        _say(f"{path.relative_to(root)}: written from its .py")
+        _say(f"{path.relative_to(root)}: brought in line with its pair")
     executions = execute_changed(names, profile, root, default_root(), force, _say)
     executed = time.monotonic()
     write_stage(root, folder / "stage", executions)
