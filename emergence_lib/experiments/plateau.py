@@ -161,8 +161,13 @@ def one_row(row: pd.Series) -> float:
 
 
 def jumps(row: pd.Series) -> list[tuple[Jump, int]]:
-    """Abrupt drops of the total loss, each with the number of rows that fell during it."""
-    found = loss_jumps(loss_curve(row), min_drop=one_row(row) / 2)
+    """Abrupt drops of the total loss, each with the number of rows that fell during it.
+
+    Losses above ln 2 count as ln 2: an untrained model is worse than a guess, and its way down to
+    the plateau is no row.
+    """
+    below = loss_curve(row).clip(upper=UNIFORM_LOSS)
+    found = loss_jumps(below, min_drop=one_row(row) / 2)
     falls = [event.step for event in row_falls(row).values() if event.observed]
     return [(jump, sum(jump.start < step <= jump.end for step in falls)) for jump in found]
 
