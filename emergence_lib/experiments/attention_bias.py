@@ -8,7 +8,6 @@ long, at the common learning rate and at others.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,20 +227,19 @@ def judge_bias_removes_plateau(rows: pd.DataFrame) -> Verdict:
         for strength in (0.0, strongest)
     }
     evidence = (
-        f"S = 16, s = 3, bias c = {strongest:g}, median times: all rows are learned "
-        f"{lines['all rows', strongest]}, without bias {lines['all rows', 0.0]}; ratio of mean "
-        f"times {_effect_in_words(floor)}. The first half row is learned "
-        f"{lines['first half row', strongest]}, without bias {lines['first half row', 0.0]}; ratio "
+        f"S = 16, s = 3, bias c = {strongest:g}. Median time until all rows are learned: "
+        f"{lines['all rows', strongest]}; without bias {lines['all rows', 0.0]}; ratio of mean "
+        f"times {_effect_in_words(floor)}. Until the first half row is learned: "
+        f"{lines['first half row', strongest]}; without bias {lines['first half row', 0.0]}; ratio "
         f"{_effect_in_words(first)}: {_plateau_in_words(first)}."
     )
     return Verdict(status, evidence, int(runs[strongest] + runs[0.0]))
 
 
 def _wait_in_words(line: pd.Series, watched: int) -> str:
-    """ "after 600 [550, 700] steps (5 of 5 runs)"."""
+    """ "600 [550, 700] steps (5 of 5 runs)"."""
     time = steps_in_words(Estimate(line["median"], line["low"], line["high"]), watched)
-    after = "" if math.isinf(line["median"]) else "after "
-    return f"{after}{time} ({line['observed']} of {line['n']} runs)"
+    return f"{time} ({line['observed']:.0f} of {line['n']:.0f} runs)"
 
 
 def _effect_in_words(effect: BiasEffect) -> str:

@@ -1,0 +1,611 @@
+"""Judges on rows made by hand, for which the verdict and its numbers are known."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from itertools import chain, count
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from scipy.special import comb
+
+from emergence_lib.analysis.survival import Estimate
+from emergence_lib.experiments import attention_bias, plateau, sparsity
+from emergence_lib.experiments.attention_bias import bias_effect, judge_bias_removes_plateau
+from emergence_lib.experiments.evidence import steps_in_words, with_interval
+from emergence_lib.experiments.plateau import judge_drops_are_rows, row_evidence
+from emergence_lib.experiments.sparsity import judge_medium_is_hardest
+from emergence_lib.plotting import WAIT_COLOURS
+from emergence_lib.tasks import LinearMap
+
+LN2 = math.log(2)
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_errors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def reads_well(text):
+    return not re.search(r"\bnan\b|\binf\b|None|  ", text)
+
+
+# --- A-7: drops are rows ----------------------------------------------------------------------
+
+SIZE, HEADS, EVERY = 8, 4, 50
+STEPS = np.arange(0, 6_001, EVERY)
+FALLS = np.arange(600, 600 * (SIZE + 1), 600)  # each row's fall, far from the others'
+
+
+def staircase(seed=0, falls=FALLS, entropy_drop=1.0, total_falls=None, rows_a_drop=1, learned=SIZE):
+    """A run whose row i falls between falls[i] - 50 and falls[i].
+
+    The entropy of head i % 4 at row i falls by `entropy_drop` at that step. The total loss is what
+    the rows make it, or falls at `total_falls` by the size of `rows_a_drop` rows.
+    """
+    row_loss = np.full((len(STEPS), SIZE), LN2)
+    entropy = np.full((len(STEPS), HEADS, SIZE), 2.0)
+    for i, step in list(enumerate(falls))[:learned]:
+        row_loss[step <= STEPS, i] = 0.0
+        entropy[step <= STEPS, i % HEADS, i] -= entropy_drop
+    total = ((SIZE - 1) * LN2 + row_loss.sum(1)) / (2 * SIZE - 1)
+    if total_falls is not None:
+        fallen = sum((step <= STEPS).astype(float) for step in total_falls)
+        total = LN2 - rows_a_drop * fallen * LN2 / (2 * SIZE - 1)
+    solved = learned == SIZE
+    return {
+        "seed": seed,
+        "state_size": SIZE,
+        "n_heads": HEADS,
+        "eval_steps": STEPS.tolist(),
+        "eval_loss": total.tolist(),
+        "row_loss": row_loss.tolist(),
+        "row_entropy": entropy.reshape(len(STEPS), -1).tolist(),
+        "plateau_end": int(min(falls)) if learned else None,
+        "stopped_at": int(falls[-1]) if solved else int(STEPS[-1]),
+        "solved": solved,
+    }
+
+
+def runs(n=3, **how):
+    return pd.DataFrame([staircase(seed, **how) for seed in range(n)])
+
+
+def test_row_falls_jumps_and_widths_of_a_staircase():
+    row = runs(1).iloc[0]
+    falls = plateau.row_falls(row)
+    assert {i: event.step for i, event in falls.items()} == dict(enumerate(FALLS.tolist()))
+    assert all(event.observed for event in falls.values())
+    found = plateau.jumps(row)
+    assert [(jump.start, jump.end) for jump, _ in found] == [(s - EVERY, s) for s in FALLS]
+    assert [n for _, n in found] == [1] * SIZE
+    for jump, _ in found:
+        assert jump.drop == pytest.approx(LN2 / 15) == plateau.one_row(row)
+    # Straight from ln 2 to 0 in one interval: 10 to 90 % takes eight tenths of it.
+    widths = plateau.row_widths(runs(2))
+    assert list(widths.columns) == ["seed", "row", "step", "width"]
+    assert len(widths) == 2 * SIZE
+    assert widths.width.to_numpy() == pytest.approx(0.8 * EVERY)
+
+
+def test_rows_that_are_never_learned_are_censored_and_have_no_width():
+    row = runs(1, learned=3).iloc[0]
+    falls = plateau.row_falls(row)
+    assert [i for i, event in falls.items() if event.observed] == [0, 1, 2]
+    assert falls[5].step == STEPS[-1]
+    assert plateau.row_width(row, 5) is None
+    assert plateau.row_widths(runs(1, learned=3)).row.tolist() == [0, 1, 2]
+
+
+def test_a_single_evaluation_below_half_is_no_fall():
+    made = staircase(learned=0)
+    made["row_loss"] = np.array(made["row_loss"])
+    made["row_loss"][20, 4] = 0.0
+    made["row_loss"] = made["row_loss"].tolist()
+    assert not plateau.row_falls(pd.Series(made))[4].observed
+
+
+def test_two_rows_that_fall_together_are_one_jump_of_two_rows():
+    falls = FALLS.copy()
+    falls[3] = falls[2]
+    found = plateau.jumps(runs(1, falls=falls).iloc[0])
+    assert sorted(n for _, n in found) == [1] * (SIZE - 2) + [2]
+    double = next(jump for jump, n in found if n == 2)
+    assert double.drop == pytest.approx(2 * LN2 / 15)
+    assert double.end == falls[2]
+    evidence = row_evidence(runs(2, falls=falls))
+    assert evidence.matching.value == 1  # two rows' worth for two rows
+    assert evidence.single.value == pytest.approx(6 / 7)
+
+
+def test_entropy_drops_name_the_head_and_compare_with_a_placebo():
+    drops = plateau.entropy_drops(runs(1).iloc[0]).set_index("row")
+    assert drops["head"].to_dict() == {i: i % HEADS for i in range(SIZE)}
+    assert drops["step"].to_dict() == dict(enumerate(FALLS.tolist()))
+    assert drops["drop"].to_numpy() == pytest.approx(1.0)
+    assert drops["placebo_drop"].to_numpy() == pytest.approx(0.0)
+
+
+def test_a_placebo_that_moves_as_much_is_seen():
+    """Every head's entropy falls at every row's step, at every query."""
+    made = staircase()
+    fallen = sum((step <= STEPS).astype(float) for step in FALLS)
+    made["row_entropy"] = np.repeat(2 - 0.1 * fallen[:, None], HEADS * SIZE, 1).tolist()
+    drops = plateau.entropy_drops(pd.Series(made))
+    assert drops["drop"].to_numpy() == pytest.approx(0.1)
+    assert drops["placebo_drop"].to_numpy() == pytest.approx(0.1)
+
+
+def test_rows_that_all_fall_together_have_no_placebo():
+    together = np.full(SIZE, 1_000)
+    drops = plateau.entropy_drops(runs(1, falls=together).iloc[0])
+    assert drops["drop"].notna().all()
+    assert drops["placebo_drop"].isna().all()
+    verdict = judge_drops_are_rows(runs(3, falls=together))
+    assert "a head's entropy drops unknown nats more" in verdict.evidence
+    assert verdict.status == "not reproduced"  # 3 of 3 drops match: 29 % at least
+
+
+def test_a_staircase_of_rows_with_moving_heads_reproduces_the_claim():
+    rows = pd.DataFrame([staircase(s, entropy_drop=d) for s, d in enumerate((0.8, 1.0, 1.2))])
+    verdict = judge_drops_are_rows(rows)
+    assert verdict.status == "reproduced"
+    assert verdict.n == 3
+    # 24 of 24 drops: Clopper–Pearson's lower end is the 2.5 % point of Beta(24, 1).
+    low = stats.beta.ppf(0.025, 24, 1)
+    assert f"100% [{low:.0%}, 100%] of 24 abrupt drops" in verdict.evidence
+    assert "(100% are single rows)" in verdict.evidence
+    assert "falls within 40 [40, 40] steps" in verdict.evidence
+    # The mean of 0.8, 1.0 and 1.2; resampled means reach from 0.8 to 1.2.
+    assert "1.00 [0.80, 1.20] nats more" in verdict.evidence
+    evidence = row_evidence(rows)
+    assert (evidence.n_runs, evidence.n_rows, evidence.n_jumps) == (3, 24, 24)
+    assert evidence.onset == (600, 600, 600)
+
+
+NO_MATCH = {"total_falls": FALLS[:3], "rows_a_drop": 2}
+"""Each drop of the total loss is twice the row that falls in it."""
+ELSEWHEN = {"total_falls": FALLS + 300}
+"""The total loss drops while no row falls."""
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "share"),
+    [
+        ({"entropy_drop": 0.0}, "partly", "100%"),
+        (NO_MATCH, "partly", "0%"),
+        (ELSEWHEN, "partly", "0%"),
+        (NO_MATCH | {"entropy_drop": 0.0}, "not reproduced", "0%"),
+        (ELSEWHEN | {"entropy_drop": -0.5}, "not reproduced", "0%"),
+    ],
+    ids=["heads still", "wrong size", "wrong time", "neither", "heads blur"],
+)
+def test_what_is_missing_from_the_staircase_lowers_the_verdict(how, status, share):
+    verdict = judge_drops_are_rows(runs(3, **how))
+    assert verdict.status == status
+    assert verdict.evidence.startswith(f"{share} [")
+    assert reads_well(verdict.evidence)
+
+
+def test_rows_that_fade_without_a_jump_are_no_drops():
+    made = []
+    for row in runs(3).to_dict("records"):
+        slow = np.linspace(LN2, LN2 * 7 / 15, len(STEPS))
+        made.append(row | {"eval_loss": slow.tolist()})
+    verdict = judge_drops_are_rows(pd.DataFrame(made))
+    assert verdict.status == "partly"  # the heads still move
+    assert verdict.evidence.startswith("No abrupt drop of the loss was found;")
+    assert reads_well(verdict.evidence)
+
+
+@pytest.mark.parametrize(
+    ("rows", "learning"),
+    [(runs(3, learned=0), 0), (runs(3, learned=1), 0), (runs(1), 1)],
+    ids=["nothing learned", "one row", "one run"],
+)
+def test_too_little_is_no_test_of_rows(rows, learning):
+    verdict = judge_drops_are_rows(rows)
+    assert (verdict.status, verdict.n) == ("not tested here", learning)
+    assert f"of {len(rows)} recorded {learning} did so" in verdict.evidence
+
+
+def test_runs_that_learned_nothing_do_not_count():
+    rows = pd.concat([runs(2), runs(4, learned=0)])
+    verdict = judge_drops_are_rows(rows)
+    assert verdict.n == 2
+    assert "of 16 abrupt drops" in verdict.evidence
+
+
+def test_waiting_times_are_both_events_in_the_book_s_colours():
+    events, colours = plateau.waiting_times(pd.concat([runs(1), runs(1, learned=2)]))
+    assert [(e.step, e.observed) for e in events["first half row"]] == [(600, True), (600, True)]
+    assert [(e.step, e.observed) for e in events["all rows"]] == [(4_800, True), (6_000, False)]
+    assert colours == WAIT_COLOURS
+
+
+# --- A-8: the bias removes the plateau --------------------------------------------------------
+
+
+def biased(strength, first, solved, steps=10_000, **changes):
+    """Rows of one strength: steps of the first half row and of the floor, None where not seen."""
+    return [
+        {
+            "state_size": 16,
+            "row_weight": 3,
+            "muon_lr": 0.005,
+            "attention_bias": strength,
+            "seed": seed,
+            "steps": steps,
+            "plateau_end": a,
+            "stopped_at": steps if b is None else b,
+            "solved": b is not None,
+            "final_loss": 0.336 if b else 0.6,
+            "row_accuracy": [1.0] * 16 if b else [0.95] * 4 + [0.5] * 12,
+        }
+        | changes
+        for seed, (a, b) in enumerate(zip(first, solved, strict=True))
+    ]
+
+
+def judged(*groups):
+    verdict = judge_bias_removes_plateau(pd.DataFrame([*chain(*groups)]))
+    assert reads_well(verdict.evidence)
+    return verdict
+
+
+NEVER = [None] * 5
+LATE = [3_000, 3_200, 3_500, 3_900, 4_400]
+FAST = biased(8.0, [100, 100, 150, 100, 100], [500, 600, 650, 700, 800])
+
+
+def test_no_wait_with_bias_and_a_long_one_without_reproduces_the_claim():
+    verdict = judged(biased(0.0, LATE, [6_000, 6_500, 7_000, 8_000, 9_000]), FAST)
+    assert (verdict.status, verdict.n) == ("reproduced", 10)
+    assert "all rows are learned: 650 [500, 800] steps (5 of 5 runs)" in verdict.evidence
+    assert "without bias 7,000 [6,000, 9,000] steps (5 of 5 runs)" in verdict.evidence
+    assert "half row is learned: 100 [100, 150] steps (5 of 5 runs)" in verdict.evidence
+    assert "without bias 3,500 [3,000, 4,400] steps (5 of 5 runs)" in verdict.evidence
+    assert "less than half as long with bias" in verdict.evidence
+
+
+def test_the_ratio_is_that_of_the_means_with_a_t_interval_on_the_log_scale():
+    without, with_bias = [6_000, 6_500, 7_000, 8_000, 9_000], [500, 600, 650, 700, 800]
+    rows = pd.DataFrame(biased(0.0, LATE, without) + FAST)
+    effect = bias_effect(rows, "all rows")
+    relative = [np.std(x, ddof=1) / np.sqrt(5) / np.mean(x) for x in (without, with_bias)]
+    factor = math.exp(stats.t.ppf(0.975, 4) * math.hypot(*relative))
+    ratio = np.mean(with_bias) / np.mean(without)
+    assert effect.ratio == pytest.approx((ratio, ratio / factor, ratio * factor))
+    # Log-rank by hand: at the j-th of the five early events 5-j of the 10-j at risk are biased.
+    expected = sum((5 - j) / (10 - j) for j in range(5))
+    variance = sum((5 - j) / (10 - j) * 5 / (10 - j) for j in range(5))
+    p = stats.chi2.sf((5 - expected) ** 2 / variance, 1)
+    assert effect.p_value == pytest.approx(p)
+
+
+def test_a_group_that_never_solves_bounds_the_ratio_by_its_exact_solve_rate():
+    rows = pd.DataFrame(biased(0.0, LATE, NEVER) + FAST)
+    effect = bias_effect(rows, "all rows")
+    mean = np.mean([500, 600, 650, 700, 800])
+    half = stats.t.ppf(0.975, 4) * np.std([500, 600, 650, 700, 800], ddof=1) / np.sqrt(5)
+    at_most = 1 - 0.025 ** (1 / 5)  # Clopper–Pearson's upper end for 0 of 5
+    expected = (mean / 10_000, (mean - half) / 10_000, (mean + half) / (10_000 * (1 - at_most)))
+    assert effect.ratio == pytest.approx(expected)
+    verdict = judged(biased(0.0, LATE, NEVER), FAST)
+    assert verdict.status == "reproduced"
+    assert "without bias not within the 10,000 steps watched (0 of 5 runs)" in verdict.evidence
+    ratio = f"{expected[0]:.2f} [{expected[1]:.2f}, {expected[2]:.2f}]"
+    assert f"ratio of mean times {ratio}, log-rank p = " in verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("first_without", "status", "words"),
+    [
+        ([100, 150, 100, 100, 100], "partly", "not shown to be shorter with bias"),
+        ([150, 200, 150, 200, 200], "partly", "shorter with bias, not shown to be halved"),
+        ([350, 400, 350, 400, 400], "reproduced", "less than half as long with bias"),
+    ],
+    ids=["as early", "a little later", "much later"],
+)
+def test_a_first_row_that_falls_about_as_early_without_bias_makes_it_partly(
+    first_without, status, words
+):
+    verdict = judged(biased(0.0, first_without, NEVER), FAST)
+    assert verdict.status == status
+    assert verdict.evidence.endswith(f"the plateau before the first row is {words}.")
+
+
+def test_faster_but_not_almost_immediate_is_partly():
+    slow = biased(8.0, [100, 100, 150, 100, 100], [1_500, 1_600, 1_650, 1_700, 1_800])
+    verdict = judged(biased(0.0, LATE, NEVER), slow)
+    assert verdict.status == "partly"
+    assert "learned: 1,650 [1,500, 1,800] steps" in verdict.evidence
+
+
+def test_a_sooner_first_row_alone_is_partly():
+    verdict = judged(biased(0.0, LATE, NEVER), biased(8.0, [100, 100, 150, 100, 100], NEVER))
+    assert verdict.status == "partly"
+    assert (
+        "learned: not within the 10,000 steps watched (0 of 5 runs); without bias not within"
+        in (verdict.evidence)
+    )
+    assert "1.00 (no interval)" in verdict.evidence
+
+
+def test_no_difference_is_not_reproduced():
+    times = [5_000, 6_000, 7_000, 8_000, 9_000]
+    verdict = judged(biased(0.0, LATE, times), biased(8.0, LATE, times))
+    assert verdict.status == "not reproduced"
+    assert "ratio of mean times 1.00 [" in verdict.evidence
+
+
+def test_nothing_seen_at_all_reads_well_and_is_not_reproduced():
+    verdict = judged(biased(0.0, NEVER, NEVER), biased(8.0, NEVER, NEVER))
+    assert verdict.status == "not reproduced"
+    assert verdict.evidence.count("not within the 10,000 steps watched (0 of 5 runs)") == 4
+
+
+def test_a_slower_strongest_bias_decides_not_the_best_one():
+    strongest = biased(8.0, LATE, NEVER)
+    middle = biased(4.0, [100] * 5, [600] * 5)
+    assert judged(biased(0.0, LATE, NEVER), middle).status == "reproduced"
+    assert judged(biased(0.0, LATE, NEVER), middle, strongest).status == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        (FAST,),
+        (biased(0.0, LATE, NEVER),),
+        (biased(0.0, LATE[:1], [None]), FAST),
+        (biased(0.0, LATE, NEVER), FAST[:1]),
+        (biased(0.0, LATE, NEVER, row_weight=8), biased(8.0, LATE, NEVER, row_weight=8)),
+        (biased(0.0, LATE, NEVER, muon_lr=0.01), biased(8.0, LATE, NEVER, muon_lr=0.01)),
+    ],
+    ids=["no control", "no bias", "one control", "one biased", "other cell", "other rate"],
+)
+def test_too_little_is_no_test_of_the_bias(groups):
+    assert judged(*groups).status == "not tested here"
+
+
+def test_few_runs_do_not_reproduce_by_luck():
+    """Two against two, even if far apart: 0 of 2 says at most 84 % would solve."""
+    verdict = judged(biased(0.0, LATE[:2], NEVER[:2]), FAST[:2])
+    assert verdict.status != "reproduced"
+
+
+def test_a_run_that_solves_at_the_last_step_is_like_one_that_does_not():
+    rows = pd.DataFrame(biased(0.0, LATE, [None] * 4 + [10_000]) + FAST)
+    same = pd.DataFrame(biased(0.0, LATE, NEVER) + FAST)
+    assert bias_effect(rows, "all rows").ratio == bias_effect(same, "all rows").ratio
+
+
+def test_dose_response_has_a_line_a_wait_and_strength():
+    rows = pd.DataFrame(biased(8.0, [100, 150, 100], [600, 700, None]) + biased(0.0, LATE, NEVER))
+    table = attention_bias.dose_response(rows).set_index(["wait", "attention_bias"])
+    assert table.index.tolist() == [(w, c) for w in WAIT_COLOURS for c in (0.0, 8.0)]
+    assert table.loc[("first half row", 0.0), "median"] == np.median(LATE)
+    assert table.loc[("first half row", 8.0), "median"] == 100
+    assert table.loc[("all rows", 8.0), "median"] == 700  # at 600 two thirds are left, at 700 one
+    assert table.loc[("all rows", 0.0), "median"] == math.inf
+    assert table["n"].tolist() == [5, 3, 5, 3]
+    assert table["observed"].tolist() == [5, 3, 0, 2]
+
+
+def test_the_hard_cell_s_table():
+    hard = {"row_weight": 8}
+    rows = pd.DataFrame(
+        biased(4.0, [900, None], [2_000, None], **hard)
+        + biased(4.0, [None, None], [None, None], **hard, muon_lr=None)
+        + FAST
+    )
+    table = attention_bias.hard_cell_table(rows)
+    assert table.muon_lr.isna().tolist() == [False, True]
+    assert table.n.tolist() == [2, 2]
+    assert table.solved.tolist() == [1, 0]
+    assert table.plateaus_ended.tolist() == [1, 0]
+    assert table.rows_learned.tolist() == [10, 4]
+    assert table.median_loss.to_numpy() == pytest.approx([0.468, 0.6])
+    assert attention_bias.hard_cell_table(pd.DataFrame(FAST)).empty
+
+
+# --- A-9: medium sparsity is hardest ----------------------------------------------------------
+
+
+def swept(loss, size=16, weights=None, seeds=3, noise=0.01):
+    """Rows whose final loss is `loss(s)` plus -noise, 0, +noise over the seeds."""
+    rng = count()
+    return pd.DataFrame(
+        [
+            {
+                "state_size": size,
+                "row_weight": s,
+                "seed": seed,
+                "final_loss": loss(s) + noise * (next(rng) % 3 - 1),
+                "solved": loss(s) < 0.34,
+                "row_accuracy": [0.5] + [1.0] * (size - 1),
+            }
+            for s in weights or range(1, size + 1)
+            for seed in range(seeds)
+        ]
+    )
+
+
+def inverted_u(s, size=16):
+    return 0.335 + 0.3 * (1 - abs(2 * s - size) / size)
+
+
+def test_regions_are_the_ends_and_the_middle_third():
+    regions = {s: sparsity.region(16, s) for s in range(1, 17)}
+    assert [s for s, r in regions.items() if r == "sparse"] == [1, 2]
+    assert [s for s, r in regions.items() if r == "medium"] == [6, 7, 8, 9, 10]
+    assert [s for s, r in regions.items() if r == "dense"] == [15, 16]
+
+
+@pytest.mark.parametrize(
+    ("loss", "status"),
+    [
+        (inverted_u, "reproduced"),
+        (lambda s: 0.335 + 0.02 * s, "partly"),
+        (lambda s: 0.675 - 0.02 * s, "partly"),
+        (lambda s: 0.5, "not reproduced"),
+        (lambda s: 1.0 - inverted_u(s), "not reproduced"),
+    ],
+    ids=["inverted U", "rising", "falling", "flat", "U"],
+)
+def test_the_shape_over_s_decides(loss, status):
+    verdict = judge_medium_is_hardest(swept(loss))
+    assert verdict.status == status
+    assert verdict.n == 48
+    assert reads_well(verdict.evidence)
+
+
+def test_every_large_size_must_agree_and_small_ones_do_not_count():
+    good, flat = swept(inverted_u), swept(lambda s: 0.5, size=32)
+    small = swept(lambda s: 0.33, size=8)
+    assert judge_medium_is_hardest(pd.concat([good, flat])).status == "partly"
+    verdict = judge_medium_is_hardest(pd.concat([good, small]))
+    assert (verdict.status, verdict.n) == ("reproduced", 48)
+    both = judge_medium_is_hardest(pd.concat([good, swept(lambda s: inverted_u(s, 32), size=32)]))
+    assert (both.status, both.n) == ("reproduced", 48 + 96)
+    assert "S = 16: final loss" in both.evidence
+    assert "; S = 32: final loss" in both.evidence
+
+
+def test_identical_losses_have_no_rank_correlation():
+    flat = swept(lambda s: 0.5, noise=0)
+    assert sparsity.difficulty_sentence(flat) == ""
+    verdict = judge_medium_is_hardest(flat)
+    assert verdict.status == "not reproduced"
+    assert verdict.evidence.endswith("nats.")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        swept(inverted_u, size=8),
+        swept(inverted_u, weights=[1, 8]),
+        swept(inverted_u, weights=[1, 8, 16], seeds=1),
+        swept(inverted_u, weights=[1, 4, 16]),
+    ],
+    ids=["small size", "no dense end", "single runs", "no middle"],
+)
+def test_too_little_is_no_test_of_sparsity(rows):
+    verdict = judge_medium_is_hardest(rows)
+    assert verdict.status == "not tested here"
+
+
+def test_single_runs_of_two_cells_a_region_are_enough():
+    rows = swept(inverted_u, weights=[1, 2, 7, 8, 15, 16], seeds=1)
+    assert judge_medium_is_hardest(rows).status == "reproduced"
+
+
+def test_medium_minus_agrees_with_the_analytic_interval():
+    rng = np.random.default_rng(5)
+    rows = swept(inverted_u, weights=[2, 8], seeds=60)
+    rows["final_loss"] += rng.normal(0, 0.05, len(rows))
+    medium, sparse = (rows.final_loss[rows.row_weight == s].to_numpy() for s in (8, 2))
+    found = sparsity.medium_minus(rows, "sparse")
+    difference = medium.mean() - sparse.mean()
+    error = math.hypot(medium.std() / math.sqrt(60), sparse.std() / math.sqrt(60))
+    assert found.value == pytest.approx(difference)
+    assert found.low == pytest.approx(difference - 1.96 * error, abs=0.15 * error)
+    assert found.high == pytest.approx(difference + 1.96 * error, abs=0.15 * error)
+    assert found == sparsity.medium_minus(rows, "sparse")  # the same page twice
+
+
+def test_the_evidence_gives_the_differences():
+    rows = swept(inverted_u)
+    mean = rows.groupby("row_weight").final_loss.mean()
+    medium = mean.loc[6:10].mean()
+    evidence = judge_medium_is_hardest(rows).evidence
+    assert f"minus that of s ≤ 2 {medium - mean.loc[1:2].mean():.3f} [" in evidence
+    assert f"minus that of s ≥ S-1 {medium - mean.loc[15:16].mean():.3f} [" in evidence
+
+
+def test_by_row_weight_summarises_each_cell():
+    rows = pd.concat([swept(inverted_u), swept(lambda s: 0.33, size=8, seeds=2)])
+    table = sparsity.by_row_weight(rows).set_index(["state_size", "row_weight"])
+    assert len(table) == 24
+    line = table.loc[(16, 8)]
+    assert line["n"] == 3
+    assert line["mean_loss"] == pytest.approx(0.635)
+    assert (line["min_loss"], line["max_loss"]) == pytest.approx((0.625, 0.645))
+    assert line["excess"] == pytest.approx(0.635 - 15 / 31 * LN2)
+    assert line["log_subsets"] == pytest.approx(math.log(12_870))  # 16 choose 8
+    assert line["solve_rate"] == 0
+    assert line["solve_high"] == pytest.approx(1 - 0.025 ** (1 / 3))
+    solved = table.loc[(8, 3)]
+    assert (solved["n"], solved["solve_rate"]) == (2, 1)
+    assert solved["solve_low"] == pytest.approx(0.025 ** (1 / 2))
+    excess = sparsity.excess_tables(rows)
+    assert list(excess) == ["S = 8", "S = 16"]
+    of_16 = excess["S = 16"].set_index("row_weight").loc[8]
+    assert of_16.mean_loss == pytest.approx(of_16.excess)
+    assert of_16.max_loss - of_16.min_loss == pytest.approx(0.02)
+    s, shares = sparsity.solve_rates(rows)["S = 16"]
+    assert s == list(range(1, 17))
+    assert shares[7] == (line["solve_rate"], line["solve_low"], line["solve_high"])
+    x, y = sparsity.against_subsets(rows)["S = 8"]
+    assert x.to_numpy() == pytest.approx(np.log(comb(8, np.arange(1, 9))))
+    assert y.to_numpy() == pytest.approx(0.33 - 7 / 15 * LN2, abs=0.006)
+
+
+def test_the_rank_correlation_is_that_of_the_largest_size():
+    by_subsets = swept(lambda s: 0.34 + 0.02 * math.log(comb(16, s)), noise=0)
+    text = sparsity.difficulty_sentence(pd.concat([by_subsets, swept(inverted_u, size=8)]))
+    assert text == (
+        "Rank correlation of excess loss with ln C(S, s) at S = 16: 1.00 over 16 cells."
+    )
+    against = swept(lambda s: 0.6 - 0.02 * math.log(comb(16, s)), noise=0)
+    assert "-1.00" in sparsity.difficulty_sentence(against)
+    assert sparsity.difficulty_sentence(swept(inverted_u, weights=[1, 2, 3])) == ""
+
+
+def test_the_dense_end_stands_beside_both_losses_it_may_end_at():
+    rows = pd.concat([swept(inverted_u), swept(lambda s: 0.4, size=8, seeds=2, noise=0)])
+    assert {k: len(v) for k, v in sparsity.dense_end(rows).items()} == {"S = 8": 2, "S = 16": 3}
+    table = sparsity.dense_table(rows).set_index("map")
+    line = table.loc["S = 16, s = S"]
+    assert line["n"] == 3
+    assert line["final loss"] == pytest.approx(0.335)
+    assert line["floor"] == pytest.approx(15 / 31 * LN2)
+    assert line["floor + ln 2/(2S-1)"] == pytest.approx(16 / 31 * LN2)
+    assert line["accuracy of the first bit"] == 0.5
+    assert line["of the others"] == 1.0
+    assert table.loc["S = 8, s = S", "final loss"] == pytest.approx(0.4)
+
+
+def test_the_paper_s_losses_are_those_of_the_fact_sheet_above_the_floor():
+    assert sparsity.PAPER_FINAL_LOSS[8] == 0.670
+    assert sparsity.PAPER_EXCESS[8] == pytest.approx(0.670 - LinearMap(16, 8).floor)
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("estimate", "words"),
+    [
+        ((1_234.4, 1_000, 2_000), "1,234 [1,000, 2,000] steps"),
+        ((600, 500, math.inf), "600 [500, not seen] steps"),
+        ((600, math.nan, math.nan), "600 (no interval) steps"),
+        ((math.inf, math.inf, math.inf), "not within the 10,000 steps watched"),
+        ((math.inf, 4_350, math.inf), "not within the 10,000 steps watched (at least 4,350)"),
+    ],
+)
+def test_times_in_words(estimate, words):
+    assert steps_in_words(Estimate(*estimate), 10_000) == words
+
+
+def test_numbers_in_words():
+    assert with_interval(Estimate(0.0649, 0.05, 0.1), ".2f") == "0.06 [0.05, 0.10]"
+    assert with_interval(Estimate(0.5, 0.25, 1), ".0%") == "50% [25%, 100%]"
+    assert with_interval(Estimate(0.5, math.nan, math.nan), ".2f") == "0.50 (no interval)"
+    assert with_interval(plateau.UNKNOWN, ".2f") == "unknown"
