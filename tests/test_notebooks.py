@@ -213,8 +213,11 @@ x = None""",
 
     @pytest.mark.parametrize("tagged", [0, 2])
     def test_there_must_be_one_parameters_cell(self, tagged: int):
-        cell = self.NOTEBOOK.cells[0]
-        notebook = nbformat.v4.new_notebook(cells=[cell.copy() for _ in range(tagged)])
+        cells = [
+            nbformat.v4.new_code_cell("a = 1", metadata={"tags": ["parameters"]})
+            for _ in range(tagged)
+        ]
+        notebook = nbformat.v4.new_notebook(cells=cells)
         with pytest.raises(BuildError, match=f"{tagged} cells tagged 'parameters'"):
             default_parameters(notebook, "nb")
 
