@@ -35,12 +35,13 @@ if importlib.util.find_spec("emergence_lib") is None and "google.colab" in sys.m
     sys.path.insert(0, "companion")
 
 # %% tags=["parameters"]
-profile = "quick"  # which grid the live part starts from: smoke, quick, cpu or paper
-seeds = 2  # live runs of each kind
+profile = "quick"  # the live part's grid: smoke, quick, cpu or paper
 device = "cpu"  # or "cuda"
-state_size = 8  # S, bits of the state
-row_weight = 3  # s, ones in each row of the map
-steps = 2000  # training steps at most
+# None keeps the profile's own value, which for quick is given in brackets.
+seeds = None  # live runs of each kind (2)
+state_size = None  # S, bits of the state (8)
+row_weight = None  # s, ones in each row of the map (3)
+steps = None  # training steps at most (2000)
 strength = 4.0  # c, the attention bias of the live comparison
 
 # %% tags=["hide-input"]
@@ -61,7 +62,8 @@ from emergence_lib.recorded import recorded
 from emergence_lib.sweep import sweep
 
 # Validates every parameter: an impossible value stops here, with what is allowed.
-knobs = {"state_size": state_size, "row_weight": row_weight, "seeds": seeds, "steps": steps}
+given = {"seeds": seeds, "state_size": state_size, "row_weight": row_weight, "steps": steps}
+knobs = {name: value for name, value in given.items() if value is not None}
 live_plateau = PLATEAU.block(profile, **knobs)
 live_bias = ATTENTION_BIAS.block(profile, strengths=(strength,), **knobs)
 plotting.use_style()

@@ -35,12 +35,13 @@ if importlib.util.find_spec("emergence_lib") is None and "google.colab" in sys.m
     sys.path.insert(0, "companion")
 
 # %% tags=["parameters"]
-profile = "quick"  # which grid the live part starts from: smoke, quick, cpu or paper
-seeds = 1  # live runs of each row weight
+profile = "quick"  # the live part's grid: smoke, quick, cpu or paper
 device = "cpu"  # or "cuda"
-state_size = 6  # S, bits of the state
-row_weights = None  # the s to train, for example [1, 3, 6]; None is every s from 1 to S
-steps = 1500  # training steps at most
+# None keeps the profile's own value, which for quick is given in brackets.
+seeds = None  # live runs of each row weight (1)
+state_size = None  # S, bits of the state (6)
+row_weights = None  # the s to train, for example [1, 3, 6] (every s from 1 to S)
+steps = None  # training steps at most (1500)
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
@@ -55,8 +56,8 @@ from emergence_lib.sweep import sweep
 from emergence_lib.tasks import LinearMap
 
 # Validates every parameter: an impossible value stops here, with what is allowed.
-knobs = {"state_size": state_size, "row_weights": row_weights, "seeds": seeds, "steps": steps}
-live_grid = SPARSITY.block(profile, **knobs)
+given = {"seeds": seeds, "state_size": state_size, "row_weights": row_weights, "steps": steps}
+live_grid = SPARSITY.block(profile, **{k: v for k, v in given.items() if v is not None})
 plotting.use_style()
 
 # %% [markdown]
@@ -85,10 +86,11 @@ table = sparsity.by_row_weight(live)
 table[["row_weight", "n", "mean_loss", "excess", "solve_rate"]].style.hide(axis="index")
 
 # %% mystnb={"figure": {"caption": "Live runs of the quick profile: final loss against s, with the floor of a perfect predictor and the loss of the copying shortcut at s = S.", "name": "fig-live-sparsity"}, "image": {"alt": "Final loss against the number of ones in a row of the map for the live runs, between the floor and the loss of a coin toss."}}
-task = LinearMap(state_size, state_size)
+size = live_grid.state_size
+task = LinearMap(size, size)
 plotting.loss_by_sparsity(
-    {f"S = {state_size}, live": table},
-    {f"S = {state_size}, live": plotting.PROFILE_COLOURS["quick"]},
+    {f"S = {size}, live": table},
+    {f"S = {size}, live": plotting.PROFILE_COLOURS["quick"]},
     guides={"floor": task.floor, "copy the first output bit (s = S)": task.dense_copy_loss},
     paper={},
 )
