@@ -1,7 +1,7 @@
 # Two commands for a newcomer: `make book` and `make test`. Both make the environment first.
 # Paths are relative, so a checkout may lie in a folder whose name has spaces.
 
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
 	&& echo $$p && break; done)
 VENV := .venv
