@@ -175,7 +175,7 @@ def survival_curves(
         ax.fill_between(curve.index, curve.low, curve.high, step="post", color=colour, alpha=0.15,
                         linewidth=0)  # fmt: skip
         censored = [event.step for event in events if not event.observed]
-        at = [curve.unsolved[:step].iloc[-1] for step in censored]
+        at = [curve.unsolved.loc[:step].iloc[-1] for step in censored]
         ax.plot(censored, at, "|", color=colour, markersize=9)
     step_axis(ax, 100)
     ax.set_ylim(0, 1.02)
