@@ -174,4 +174,5 @@ def _typed(parameter: str, value: Any, default: Any) -> Any:
     try:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError) as error:
-        raise ParameterError(parameter, value, f"a Python literal, such as {default!r}") from error
+        allowed = "a Python literal, such as 12, 0.5, [1, 2], 'text' or None"
+        raise ParameterError(parameter, value, allowed) from error
