@@ -192,13 +192,15 @@ plt.show()
 # %% [markdown]
 # ### Width of the jump against the time to it
 #
-# If rows waited longer because they are learned more slowly, late rows would fall more slowly. They
-# need not: a wait can be long and the fall short.
+# If a row waits by bad luck alone, it falls as fast as any other once its inputs are found, however
+# late that is. If late rows also fall more slowly, the search is not the whole story: there is less
+# left of whatever the early rows used.
 
 # %% mystnb={"figure": {"caption": "Steps from 10 % to 90 % of a row's fall, against the step of the fall. Evaluations are 50 steps apart, so widths near that are upper bounds.", "name": "fig-width"}, "image": {"alt": "Scatter of the width of each row's fall in steps against the step at which it falls, one dot a row over all runs."}}
 widths = plateaus.row_widths(runs.rows)
 plotting.scatter(widths.step, widths.width, "step of the row's fall", "width of the fall (steps)")
 plt.show()
+Markdown(plateaus.width_sentence(widths))
 
 # %% [markdown]
 # ## Recorded: attention bias
@@ -242,11 +244,15 @@ linear_map_search.search_table(search.rows).style.hide(axis="index").format(prec
 # %% [markdown]
 # ## What it means
 #
-# The wait is a search. Before a row is learned nothing in the loss tells how near the model is, and
-# seeds that start alike wait for different rows for different times. What ends a wait is local: one
-# query of one or two heads turns to the right inputs, and one bit of the output becomes predictable.
-# The bias removes the search and leaves the rest of the learning in place, which is what the claim
-# says it should do.
+# Look at the watched run from left to right. For a few hundred steps nothing moves. Then rows are
+# learned in quick succession, each with a head that turns sharp at that row's query and stays sharp.
+# After a while the pace slows: the last rows wait for thousands of steps, some past the end of the
+# run, and they fall less abruptly than the first. The total loss shows the late rows as single steps,
+# and the early ones, which fall within a few evaluations of one another, as one slide.
+#
+# So the drops of the loss are rows, but a drop is not always *one* row; and the heads' entropy falls
+# where the claim says it does. A strong bias takes the staircase away: all rows are learned within
+# hundreds of steps. The search for the inputs is what the other steps were spent on.
 #
 # ## Limits
 #
@@ -260,9 +266,9 @@ linear_map_search.search_table(search.rows).style.hide(axis="index").format(prec
 #
 # ## Takeaways
 #
-# - A smooth average hides a staircase: look at single seeds.
-# - Each step of the staircase is a row of the map; it comes with a sharp change of a head's attention.
-# - Showing the heads where to look removes the wait.
+# - A smooth average hides a staircase: look at single seeds and single rows.
+# - A row is learned when a head's attention at that row's query turns sharp.
+# - Showing the heads where to look removes the wait, and the dose needed is small.
 #
 # <details><summary><b>Question.</b> Why does a model that has found two of a row's three inputs not
 # show it in the loss?</summary>

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import spearmanr
 
 from emergence_lib.analysis.attention import (
     AttentionObserver,
@@ -144,6 +145,20 @@ def row_widths(rows: pd.DataFrame) -> pd.DataFrame:
         if event.observed
     ]
     return pd.DataFrame(lines, columns=["seed", "row", "step", "width"]).dropna()
+
+
+def width_sentence(widths: pd.DataFrame) -> str:
+    """Whether rows that are learned late fall more slowly, from `row_widths`."""
+    if len(widths) < 4:
+        return "Too few rows were learned to tell."
+    rho = spearmanr(widths.step, widths.width).statistic
+    early = widths.width[widths.step <= widths.step.median()].median()
+    late = widths.width[widths.step > widths.step.median()].median()
+    return (
+        f"Rank correlation of width and step: {rho:.2f} over {len(widths)} rows of "
+        f"{widths.seed.nunique()} runs. The median width is {early:.0f} steps in the earlier half "
+        f"of the rows and {late:.0f} in the later half."
+    )
 
 
 def waiting_times(rows: pd.DataFrame) -> tuple[dict[str, list[Event]], dict[str, str]]:
