@@ -175,15 +175,15 @@ plt.show()
 #
 # Take the head that moves most, for any row at any time, and some entropy will fall: it is a maximum
 # over eight heads. So each fall is compared with a placebo: the same row's query, the same maximum over
-# heads, at the time at which *another* row is learned. Points above the diagonal fell more at their own
-# time.
+# heads, at the last earlier time at which *another* row was learned. Points above the diagonal fell
+# more at their own time.
 
-# %% mystnb={"figure": {"caption": "Largest drop of a head's entropy at a row's query: when that row is learned, against when another row is learned. One dot a row, all runs.", "name": "fig-placebo"}, "image": {"alt": "Scatter of each row's largest drop of a head's attention entropy at its own fall against the same measure at another row's fall, with the diagonal."}}
+# %% mystnb={"figure": {"caption": "Largest drop of a head's entropy at a row's query: when that row is learned, against when another row was learned before it. One dot a row that has such a time, all runs.", "name": "fig-placebo"}, "image": {"alt": "Scatter of each row's largest drop of a head's attention entropy at its own fall against the same measure at another row's fall, with the diagonal."}}
 drops = pd.concat([plateaus.entropy_drops(row) for _, row in runs.rows.iterrows()]).dropna()
 plotting.scatter(
     drops.placebo_drop,
     drops["drop"],
-    "drop while another row is learned (nats)",
+    "drop while an earlier row is learned (nats)",
     "drop while this row is learned (nats)",
     diagonal=True,
 )
@@ -212,12 +212,12 @@ Markdown(plateaus.width_sentence(widths))
 bias = recorded(ATTENTION_BIAS)
 Markdown(f"Source: {bias.label}. {bias.gap}")
 
-# %% mystnb={"figure": {"caption": "End of the plateau against the strength of the bias, S = 16, s = 3: Kaplan\u2013Meier median with 95 % interval.", "name": "fig-bias"}, "image": {"alt": "Median step at which the plateau ends against the strength of the attention bias, with 95 percent intervals, falling as the bias grows."}}
+# %% mystnb={"figure": {"caption": "End of the plateau against the strength of the bias, S = 16, s = 3: Kaplan\u2013Meier median with 95 % interval.", "name": "fig-bias"}, "image": {"alt": "Median steps until the first half row and until all rows are learned against the strength of the attention bias, with 95 percent intervals, both falling as the bias grows."}}
 plotting.dose_response(
     attention_bias.dose_response(attention_bias.headline(bias.rows)),
     "attention_bias",
     xlabel="strength c of the bias",
-    ylabel="end of the plateau (steps)",
+    ylabel="steps until learned",
     horizon=float(bias.rows.steps.max()),
 )
 plt.show()

@@ -129,7 +129,8 @@ def test_entropy_drops_name_the_head_and_compare_with_a_placebo():
     assert drops["head"].to_dict() == {i: i % HEADS for i in range(SIZE)}
     assert drops["step"].to_dict() == dict(enumerate(FALLS.tolist()))
     assert drops["drop"].to_numpy() == pytest.approx(1.0)
-    assert drops["placebo_drop"].to_numpy() == pytest.approx(0.0)
+    assert np.isnan(drops.placebo_drop[FALLS.argmin()])  # nothing was learned before the first row
+    assert drops["placebo_drop"].dropna().to_numpy() == pytest.approx([0.0] * (SIZE - 1))
 
 
 def test_a_placebo_that_moves_as_much_is_seen():
@@ -139,7 +140,19 @@ def test_a_placebo_that_moves_as_much_is_seen():
     made["row_entropy"] = np.repeat(2 - 0.1 * fallen[:, None], HEADS * SIZE, 1).tolist()
     drops = plateau.entropy_drops(pd.Series(made))
     assert drops["drop"].to_numpy() == pytest.approx(0.1)
-    assert drops["placebo_drop"].to_numpy() == pytest.approx(0.1)
+    assert drops["placebo_drop"].dropna().to_numpy() == pytest.approx([0.1] * (SIZE - 1))
+
+
+def test_the_placebo_looks_back_not_ahead():
+    """A query whose entropy falls at the row before it, and not after, has that as its placebo."""
+    made = staircase()
+    entropy = np.full((len(STEPS), HEADS, SIZE), 2.0)
+    first, second, last = np.argsort(FALLS)[[0, 1, -1]]
+    entropy[FALLS[first] <= STEPS, 0, second] = 1.5
+    entropy[FALLS[last] <= STEPS, 0, second] = 0.5
+    made["row_entropy"] = entropy.reshape(len(STEPS), -1).tolist()
+    drops = plateau.entropy_drops(pd.Series(made)).set_index("row")
+    assert drops.placebo_drop[second] == pytest.approx(0.5)
 
 
 def test_rows_that_all_fall_together_have_no_placebo():

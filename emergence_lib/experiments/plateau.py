@@ -190,20 +190,21 @@ def jumps(row: pd.Series) -> list[tuple[Jump, int]]:
 def entropy_drops(row: pd.Series) -> pd.DataFrame:
     """Each learned row's largest drop of a head's entropy at its fall, beside a placebo time.
 
-    The placebo is the fall of another row at least two margins away, so both numbers are maxima
-    over the same heads and differ only in whether this row is being learned.
+    The placebo is the last fall of another row at least two margins *before* this one, so both
+    numbers are maxima over the same heads and differ only in whether this row is being learned. A
+    later time would flatter the claim: the head has settled by then and has no entropy to lose.
 
     Returns:
-        `head_that_moves`' columns and placebo_drop (nats; NaN without such another row).
+        `head_that_moves`' columns and placebo_drop (nats; NaN without such an earlier row).
     """
     falls = {i: event.step for i, event in row_falls(row).items() if event.observed}
     entropy = head_table(row, "row_entropy")
     moved = head_that_moves(entropy, falls, MARGIN)
     placebo = {}
     for i, step in falls.items():
-        far = [other for other in falls.values() if abs(other - step) >= 2 * MARGIN]
-        if far:
-            placebo[i] = max(far, key=lambda other: abs(other - step))
+        earlier = [other for other in falls.values() if other <= step - 2 * MARGIN]
+        if earlier:
+            placebo[i] = max(earlier)
     at_placebo = head_that_moves(entropy, placebo, MARGIN).set_index("row")["drop"]
     return moved.assign(placebo_drop=moved["row"].map(at_placebo))
 

@@ -79,10 +79,14 @@ class TrainConfig:
         require_int("seed", self.seed, 0)
         for name in ("lr", "muon_lr", "grad_clip", "stop_margin"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
+            if value is not None and not (_is_finite(value) and value > 0):
                 raise ParameterError(name, value, "a positive number")
-        if not math.isfinite(self.attention_bias):
+        if not _is_finite(self.attention_bias):
             raise ParameterError("attention_bias", self.attention_bias, "a finite number")
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 @dataclass
