@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -127,14 +128,18 @@ def test_a_row_without_its_columns_fails(tmp_path, threads):
         sweep(experiment, FakeGrid(1).points(), store=Store(tmp_path), executor=threads)
 
 
-def test_what_cannot_work_is_said_before_anything_is_computed(tmp_path, log, threads):
-    points = FakeGrid(2, log=str(log)).points()
+def test_what_cannot_work_is_said_before_any_worker_starts(tmp_path, monkeypatch, threads):
+    threads.shutdown()  # would refuse any work now
+    points = FakeGrid(2).points()
     with pytest.raises(ParameterError, match="width"):
         sweep(make(fakes.area, schema=("width",)), points, executor=threads)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="file"):
-        sweep(make(fakes.area), points, store=Store(tmp_path / "file"), executor=threads)
-    assert computed(log) == {}
+
+    def read_only(descriptor: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "fsync", read_only)
+    with pytest.raises(StoreError, match=r"Read-only file system.*EMERGENCE_RESULTS"):
+        sweep(make(fakes.area), points, store=Store(tmp_path), executor=threads)
 
 
 def test_a_disk_that_fills_up_ends_the_sweep_and_keeps_what_was_recorded(
@@ -213,7 +218,8 @@ def other_sweep(tmp_path, log):
         start_new_session=True,
     )
     yield process
-    process.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # its workers too, which hold its stderr open
     process.communicate()
 
 
@@ -269,7 +275,7 @@ def test_ctrl_c_keeps_the_finished_and_ends_at_once(tmp_path, log, other_sweep, 
         eventually(lambda: len(children.read_text().split()) == 2)
     theirs = [int(pid) for pid in children.read_text().split()]
     os.killpg(other_sweep.pid, signal.SIGINT)  # as a terminal does: parent and workers
-    _, stderr = other_sweep.communicate(timeout=240)  # the point in flight would take longer
+    _, stderr = other_sweep.communicate(timeout=90)  # the point in flight would take longer
     assert other_sweep.returncode == 130
     assert "Traceback" not in stderr
     finished = 9 - len(store.missing(points))
