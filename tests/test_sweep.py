@@ -240,7 +240,7 @@ linux = pytest.mark.skipif(not Path("/proc").exists(), reason="looks at /proc")
 
 @linux
 def test_kill_9_loses_nothing_finished_and_another_sweep_takes_over(
-    tmp_path, log, other_sweep, threads
+    tmp_path, log, threads, other_sweep
 ):
     store, points = Store(tmp_path / "results"), FakeGrid(9, log=str(log)).points()
     eventually(lambda: set(computed(log)) == {0, 1, 2, 3, 4})
