@@ -200,6 +200,8 @@ plt.show()
 widths = plateaus.row_widths(runs.rows)
 plotting.scatter(widths.step, widths.width, "step of the row's fall", "width of the fall (steps)")
 plt.show()
+
+# %% tags=["hide-input"]
 Markdown(plateaus.width_sentence(widths))
 
 # %% [markdown]

@@ -401,6 +401,14 @@ class TestChecks:
         )
         assert len(notebook_problems("nb", notebook)) == 3
 
+    def test_a_label_belongs_to_one_figure(self):
+        v4 = nbformat.v4
+        figure = v4.new_output("display_data", {"image/png": "AA"})
+        text = v4.new_output("execute_result", {"text/markdown": "A sentence."})
+        for outputs, n_problems in (([figure], 0), ([figure, text], 1), ([], 1)):
+            cell = v4.new_code_cell("x", outputs=outputs, metadata={"mystnb": {"figure": {}}})
+            assert len(notebook_problems("nb", v4.new_notebook(cells=[cell]))) == n_problems
+
 
 class TestDocstrings:
     def test_is_shown_as_it_stands(self):

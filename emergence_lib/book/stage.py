@@ -126,7 +126,13 @@ def notebook_problems(name: str, notebook: nbformat.NotebookNode) -> list[str]:
     if "widgets" in notebook.metadata:
         problems.append(f"{name}: metadata of interactive widgets; turn progress bars off")
     for number, cell in enumerate(notebook.cells, 1):
-        for output in cell.get("outputs", []):
+        outputs = cell.get("outputs", [])
+        if "figure" in cell.metadata.get("mystnb", {}) and len(outputs) != 1:
+            problems.append(
+                f"{name}, cell {number} has a figure's label and {len(outputs)} outputs; the "
+                "label needs a cell with one output, the figure"
+            )
+        for output in outputs:
             if "application/vnd.jupyter.widget-view+json" in output.get("data", {}):
                 problems.append(f"{name}, cell {number}: an interactive widget")
             if output.get("name") == "stderr":
