@@ -147,12 +147,16 @@ def watched_run(
         (axes[2], _entropy_of_moving_head(moving, entropy, order), "entropy of its head (nats)"),
     )
     for ax, table, label in images:
-        mesh = ax.pcolormesh(edges, np.arange(len(order) + 1), table.to_numpy().T, rasterized=True)
+        values = table.to_numpy().T
+        top = np.nanquantile(values, 0.98)  # an untrained model's first loss would dim all others
+        mesh = ax.pcolormesh(
+            edges, np.arange(len(order) + 1), values, vmin=0, vmax=top, rasterized=True
+        )
         fig.colorbar(mesh, ax=ax, label=label, pad=0.01)
         ax.invert_yaxis()
         ax.set_yticks(np.arange(len(order)) + 0.5, order, fontsize=7.5)
         ax.set_ylabel("output row")
-    axes[2].set_xlabel("training step")
+    step_axis(axes[2], 100)
     return fig
 
 
