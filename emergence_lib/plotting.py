@@ -148,7 +148,8 @@ def watched_run(
     )
     for ax, table, label in images:
         values = table.to_numpy().T
-        top = np.nanquantile(values, 0.98)  # an untrained model's first loss would dim all others
+        top = np.nanquantile(values, 0.98) if np.isfinite(values).any() else 1.0
+        # Not the maximum: an untrained model's first loss would dim all others.
         mesh = ax.pcolormesh(
             edges, np.arange(len(order) + 1), values, vmin=0, vmax=top, rasterized=True
         )
