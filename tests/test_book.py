@@ -416,7 +416,7 @@ class TestDocstrings:
         assert plain_to_rst(lines) == [
             r"Sets ``x`` from \*\*changes, a\|b and d\_.",
             "",
-            "::",
+            ".. code-block:: text",
             "",
             "    a ─► b",
             "",

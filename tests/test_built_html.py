@@ -292,11 +292,11 @@ def test_search_finds_a_word_offline(browser: Any, html: Path):
 
 
 _LOOK = """
-const done = arguments[0];
-const ready = window.MathJax && MathJax.startup ? MathJax.startup.promise : Promise.resolve();
-const images = [...document.images].map(i => i.decode().catch(() => null));
-Promise.all([ready, ...images]).then(() => requestAnimationFrame(() => {
-    const root = document.documentElement, article = document.querySelector('article');
+const done = arguments[0], start = Date.now();
+const root = document.documentElement, article = document.querySelector('article');
+const mathematics = [...article.querySelectorAll('.math')];
+const typeset = () => mathematics.filter(m => m.querySelector('mjx-container')).length;
+const look = () => {
     const box = article.getBoundingClientRect();
     done({
         theme: root.dataset.theme,
@@ -310,9 +310,13 @@ Promise.all([ready, ...images]).then(() => requestAnimationFrame(() => {
             const inside = r.left >= box.left - 1 && r.right <= box.right + 1;
             return !i.naturalWidth || r.width < 40 || !inside;
         }).map(i => i.src),
-        mathematics: article.querySelectorAll('.math').length,
-        typeset: [...article.querySelectorAll('.math')]
-            .filter(m => m.querySelector('mjx-container')).length,
+        mathematics: mathematics.length,
+        typeset: typeset(),
     });
-}));
+};
+const images = Promise.all([...document.images].map(i => i.decode().catch(() => null)));
+(function wait() {
+    if (typeset() == mathematics.length || Date.now() - start > 30000) images.then(look);
+    else setTimeout(wait, 50);
+})();
 """

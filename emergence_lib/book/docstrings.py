@@ -34,7 +34,7 @@ def _convert(lines: Sequence[str]) -> Iterator[str]:
             section, in_block = heading[1] if heading else "", False
         elif line and not section and not in_block and not last:
             in_block = True
-            yield from ("::", "")
+            yield from (".. code-block:: text", "")
         if in_block and indented:
             yield line
         elif indented and section == "Returns" and (named := _NAMED.match(line)):
