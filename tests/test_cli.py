@@ -374,6 +374,9 @@ def test_train_lists_its_parameters():
         (("linear_map", "-p", "lr", "0"), "lr must be a positive number"),
         (("linear_map", "-p", "lr", "1e-3", "-p", "lr", "1e-4"), "given once"),
         (("linear_map", "-p", "lr"), "'-p' requires 2 arguments"),
+        (("linear_map", "-p", "betas", "2,3"), "betas must be two numbers ≥ 0 and below 1"),
+        (("linear_map", "-p", "betas", ".9"), "betas must be 2 values separated by commas"),
+        (("linear_map", "-p", "weight_decay", "-1"), "weight_decay must be a number ≥ 0"),
         (("linear_map", "--device", "nope"), "device='nope'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -227,6 +228,12 @@ def test_a_loss_that_is_no_number_names_the_step(change):
         train(TASK, MODEL, config)
 
 
+def test_the_advice_names_muon_s_rate_where_there_is_one():
+    config = replace(CONFIG, eval_every=1, lr=1e38, muon_lr=0.5, warmup_steps=0)
+    with pytest.raises(TrainingError, match=r"Lower lr \(now 1e\+38\) or muon_lr \(now 0\.5\), "):
+        train(TASK, MODEL, config)
+
+
 def test_poisoned_weights_name_the_step_of_the_gradient():
     def poison(model, *_):
         if poison.evaluations == 2:  # steps 0, 5, 10
@@ -391,6 +398,27 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         {"batch_size": 2.5},
         {"lr": -1.0},
         {"lr": math.nan},
+        {"lr": None},
+        {"lr": True},
+        {"lr": "1e-3"},
+        {"muon_lr": 0},
+        {"muon_lr": "fast"},
+        {"weight_decay": -1},
+        {"weight_decay": None},
+        {"weight_decay": "0.1"},
+        {"betas": (0.9,)},
+        {"betas": (0.9, 1.0)},
+        {"betas": (-0.1, 0.9)},
+        {"betas": (0.9, math.nan)},
+        {"betas": (0.9, None)},
+        {"betas": (True, 0.9)},
+        {"betas": 0.9},
+        {"betas": "0.9,0.99"},
+        {"betas": None},
+        {"attention_bias": True},
+        {"attention_bias": None},
+        {"attention_bias": "2"},
+        {"grad_clip": True},
         {"grad_clip": 0.0},
         {"stop_margin": -0.1},
         {"attention_bias": math.inf},
@@ -400,8 +428,15 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     ],
 )
 def test_impossible_settings_are_refused(change):
-    with pytest.raises(ParameterError, match=next(iter(change))):
+    ((name, value),) = change.items()
+    with pytest.raises(ParameterError, match=re.escape(f"{name}={value!r} ")):
         replace(CONFIG, **change)
+
+
+def test_what_may_be_off_may_be_none_and_betas_may_come_from_json():
+    config = replace(CONFIG, muon_lr=None, grad_clip=None, stop_margin=None, betas=[0, 0.5])
+    assert config.betas == (0, 0.5)
+    hash(config)
 
 
 def test_a_step_that_was_not_kept_is_refused():

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 import pandas as pd
 import torch
@@ -36,7 +37,10 @@ without gradients. An observer that needs taps names them in an attribute ``taps
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train. Defaults are this book's choice for the toy tasks; the papers give none.
+    """How to train. Defaults are plain AdamW for small models, not any paper's recipe.
+
+    The book's linear-map runs use `experiments.linear_map_cell.LinearMapCell`'s: Muon for the
+    mixers, smaller batches and other initial weights, which the recorded search chose.
 
     Args:
         steps: optimizer steps at most.
@@ -44,7 +48,8 @@ class TrainConfig:
         lr: AdamW's peak learning rate, reached linearly over `warmup_steps`, constant after.
         muon_lr: None trains everything with AdamW; a rate hands the weight matrices of the token
             mixers to `Muon` (same warm-up), whose search for the right keys is the bottleneck.
-        weight_decay, betas: AdamW's; no decay by default.
+        weight_decay: AdamW's, ≥ 0; none by default.
+        betas: AdamW's two decay rates of its moments, each in [0, 1).
         grad_clip: gradients are scaled down to this global norm; None leaves them alone.
         attention_bias: c in ``scores + c · attention_target``, in every head and layer, in training
             and evaluation (paper A, section on attention bias); 0 is the unbiased model.
@@ -55,7 +60,8 @@ class TrainConfig:
         seed: seeds the initial weights, every batch and the evaluation batch, independently.
 
     Raises:
-        ParameterError: a value is out of range.
+        ParameterError: a value has a wrong type or is out of range; only `muon_lr`, `grad_clip` and
+            `stop_margin` may be None.
     """
 
     steps: int = 10_000
@@ -77,16 +83,41 @@ class TrainConfig:
             require_int(name, getattr(self, name), 1)
         require_int("warmup_steps", self.warmup_steps, 0)
         require_int("seed", self.seed, 0)
-        for name in ("lr", "muon_lr", "grad_clip", "stop_margin"):
+        if not (_is_finite(self.lr) and self.lr > 0):
+            raise ParameterError("lr", self.lr, "a positive number", "The default is 1e-3.")
+        for name, off in _MAY_BE_NONE.items():
             value = getattr(self, name)
             if value is not None and not (_is_finite(value) and value > 0):
-                raise ParameterError(name, value, "a positive number")
+                raise ParameterError(name, value, "a positive number or None", f"None {off}.")
+        if not (_is_finite(self.weight_decay) and self.weight_decay >= 0):
+            advice = "0 is no decay."
+            raise ParameterError("weight_decay", self.weight_decay, "a number ≥ 0", advice)
+        if not _are_betas(self.betas):
+            advice = "The usual ones are 0.9 and 0.999."
+            raise ParameterError("betas", self.betas, "two numbers ≥ 0 and below 1", advice)
+        object.__setattr__(self, "betas", tuple(self.betas))  # JSON has lists only
         if not _is_finite(self.attention_bias):
-            raise ParameterError("attention_bias", self.attention_bias, "a finite number")
+            advice = "0 is the unbiased model."
+            raise ParameterError("attention_bias", self.attention_bias, "a finite number", advice)
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+_MAY_BE_NONE = {
+    "muon_lr": "trains everything with AdamW",
+    "grad_clip": "leaves gradients alone",
+    "stop_margin": "never stops early",
+}
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
+
+
+def _are_betas(value: object) -> bool:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return False
+    return all(_is_finite(beta) and 0 <= beta < 1 for beta in value)
 
 
 @dataclass
@@ -246,9 +277,12 @@ def _train_step(
 def _require_finite(step: int, config: TrainConfig, loss: float, grad_norm: float = 0.0) -> None:
     if math.isfinite(loss) and math.isfinite(grad_norm):
         return
+    rates = f"lr (now {config.lr:g})"
+    if config.muon_lr is not None:
+        rates += f" or muon_lr (now {config.muon_lr:g})"
     raise TrainingError(
         f"step {step}: loss {loss:.4g}, gradient norm {grad_norm:.4g}. "
-        f"Lower lr (now {config.lr:g}) or set grad_clip (now {config.grad_clip})."
+        f"Lower {rates}, or set grad_clip (now {config.grad_clip})."
     )
 
 
