@@ -307,8 +307,9 @@ def train(
 ) -> None:
     """Train one model on a TASK.
 
-    A parameter is one of the task, the model or the training; --list shows them all. The model is
-    the papers' toy transformer unless you say otherwise: 1 layer, d_model 128, 8 heads.
+    A parameter is one of the task, the model or the training; --list shows them all. Unless you say
+    otherwise, linear_map has the model and the recipe of the book's experiments: 1 layer, d_model
+    128, 8 heads, Muon for the attention matrices and AdamW for the rest.
 
     \b
     emergence train linear_map --list

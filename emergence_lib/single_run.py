@@ -21,15 +21,15 @@ from safetensors.torch import save
 from emergence_lib.analysis.emergence import Event, acquisition
 from emergence_lib.arguments import describe_type, field_types, parse_value
 from emergence_lib.errors import ParameterError, StoreError, UnknownNameError
+from emergence_lib.experiments.linear_map_cell import LinearMapCell
 from emergence_lib.models import ModelConfig
 from emergence_lib.provenance import provenance
-from emergence_lib.tasks import TASKS, Task
+from emergence_lib.tasks import TASKS, LinearMap, Task
 from emergence_lib.training import Run, TrainConfig
 from emergence_lib.training import train as train_model
 
 FORMAT = 1  # of run.json
-MODEL_DEFAULTS = {"n_layers": 1, "d_model": 128, "n_heads": 8}
-"""Paper A's model for the linear map (fact sheet A2)."""
+SHAPE = ("n_layers", "d_model", "n_heads")
 DERIVED = ("vocab_size", "max_pos")  # follow from the task
 SOLVED_ACCURACY = 0.99
 _SOLVED = f"accuracy above {SOLVED_ACCURACY:.0%} at two evaluations in a row"
@@ -47,13 +47,21 @@ class Settings:
         """The settings that matter most, as lines of text."""
         task = ", ".join(f"{name} {value}" for name, value in asdict(self.task).items())
         model, training = self.model, self.training
+        optimizer = f"AdamW, lr {training.lr:g}"
+        if training.muon_lr is not None:
+            optimizer = f"Muon for the mixers, muon_lr {training.muon_lr:g}; else {optimizer}"
+        stop = "never"
+        if training.stop_margin is not None:
+            stop = f"within {training.stop_margin:g} nats of the floor (stop_margin)"
         return "\n".join(
             (
                 f"task         {self.task.name}: {task}",
                 f"model        n_layers {model.n_layers}, d_model {model.d_model}, "
-                f"n_heads {model.n_heads}",
+                f"n_heads {model.n_heads}, init_std {model.init_std:g}",
+                f"optimizer    {optimizer}",
                 f"training     steps {training.steps}, batch_size {training.batch_size}, "
-                f"lr {training.lr:g}, seed {training.seed}",
+                f"attention_bias {training.attention_bias:g}, seed {training.seed}",
+                f"stops early  {stop}",
             )
         )
 
@@ -105,6 +113,8 @@ class Result:
 def settings_from_text(task: str, given: Mapping[str, str]) -> Settings:
     """Settings from names and texts; a name belongs to the task, the model or the training.
 
+    What is not given is as `describe_parameters` lists it: for the linear map the book's recipe.
+
     Raises:
         UnknownNameError: no such task or parameter; the nearest is named.
         ParameterError: a wrong type or out of range.
@@ -119,15 +129,16 @@ def settings_from_text(task: str, given: Mapping[str, str]) -> Settings:
         for cls, types in groups.items()
     }
     task_class, model_class, train_class = groups
+    defaults = _defaults(task)
     chosen = task_class(**values[task_class])
     return Settings(
         chosen,
         model_class(
-            **MODEL_DEFAULTS | values[model_class],
+            **defaults[model_class] | values[model_class],
             vocab_size=chosen.vocab_size,
             max_pos=chosen.seq_len - 1,
         ),
-        train_class(**values[train_class]),
+        train_class(**defaults[train_class] | values[train_class]),
     )
 
 
@@ -138,12 +149,11 @@ def describe_parameters(task: str) -> str:
         UnknownNameError: no such task.
     """
     lines = []
+    groups, ours = _groups(task), _defaults(task)
     for title, (cls, types) in zip(
-        (f"Task {task}", "Model", "Training"), _groups(task).items(), strict=True
+        (f"Task {task}", "Model", "Training"), groups.items(), strict=True
     ):
-        defaults = {f.name: f.default for f in fields(cls)} | (
-            MODEL_DEFAULTS if cls is ModelConfig else {}
-        )
+        defaults = {f.name: f.default for f in fields(cls)} | ours.get(cls, {})
         lines.append(title)
         for name, hint in types.items():
             default = "required" if defaults[name] is MISSING else _as_text(defaults[name])
@@ -224,6 +234,23 @@ def _groups(task: str) -> dict[type, dict[str, Any]]:
         TASKS[task]: field_types(TASKS[task]),
         ModelConfig: field_types(ModelConfig, without=DERIVED),
         TrainConfig: field_types(TrainConfig),
+    }
+
+
+def _defaults(task: str) -> dict[type, dict[str, Any]]:
+    """Model and training settings that `task` starts from, where its classes' are not meant.
+
+    The linear map has the recipe of the book's experiments, other tasks only its toy model's shape:
+    what learns one task fast says little about another.
+    """
+    recipe = LinearMapCell()
+    model, training = asdict(recipe.model_config()), asdict(recipe.train_config(seed=0))
+    if task != LinearMap.name:
+        return {ModelConfig: {name: model[name] for name in SHAPE}, TrainConfig: {}}
+    follow = (*DERIVED, "d_head", "d_mlp")  # from a d_model that may be given
+    return {
+        ModelConfig: {name: value for name, value in model.items() if name not in follow},
+        TrainConfig: training,
     }
 
 

@@ -403,7 +403,7 @@ def test_train_on_a_full_disk_keeps_nothing(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_training_ends_with_130_and_leaves_no_folder(tmp_path):
-    steps = ["-p", "steps", "4000", "-p", "eval_every", "400"]
+    steps = ["-p", "steps", "4000", "-p", "eval_every", "400", "-p", "stop_margin", "none"]
     running = process("train", "linear_map", *TINY[:12], *steps, "--output", str(tmp_path / "run"))
     lines = [running.stderr.readline() for _ in range(2)]
     assert lines[1].startswith("step 400/4000"), lines

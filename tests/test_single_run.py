@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 from emergence_lib import single_run
 from emergence_lib.arguments import describe_type, field_types, parse_value
 from emergence_lib.errors import ParameterError, StoreError, TrainingError, UnknownNameError
+from emergence_lib.experiments.linear_map_cell import LinearMapCell
 from emergence_lib.models import ModelConfig, Transformer
 from emergence_lib.single_run import describe_parameters, settings_from_text, train
-from emergence_lib.tasks import LinearMap
+from emergence_lib.tasks import TASKS, LinearMap
 from emergence_lib.training import TrainConfig
 
 TINY = {
@@ -83,7 +84,48 @@ def test_each_name_reaches_the_task_the_model_or_the_training():
     assert (found.model.d_model, found.model.n_heads, found.model.n_layers) == (16, 2, 1)
     assert (found.model.vocab_size, found.model.max_pos) == (2, 5)
     assert (found.training.steps, found.training.betas) == (120, (0.8, 0.9))
-    assert found.training.batch_size == TrainConfig().batch_size
+
+
+def test_the_linear_map_is_trained_by_the_book_s_recipe():
+    cell, found = LinearMapCell(), settings_from_text("linear_map", {})
+    assert found.task == cell.task(0)
+    assert found.model == cell.model_config()
+    assert found.training == cell.train_config(0)
+    assert (found.training.muon_lr, found.training.batch_size, found.model.init_std) == (
+        0.005,
+        16,
+        0.09,
+    )
+    narrow = settings_from_text("linear_map", {"d_model": "64"}).model
+    assert (narrow.d_head, narrow.d_mlp) == (8, 256), "they follow from d_model"
+    listed = describe_parameters("linear_map")
+    assert re.search(r"^  muon_lr +0\.005 ", listed, re.M)
+    assert re.search(r"^  batch_size +16 ", listed, re.M)
+
+
+def test_another_task_has_only_the_toy_model_s_shape(monkeypatch):
+    class Other(LinearMap):
+        name = "other"
+
+    monkeypatch.setitem(TASKS, "other", Other)
+    found = settings_from_text("other", {})
+    shape = ModelConfig(n_layers=1, d_model=128, n_heads=8, vocab_size=2, max_pos=31)
+    assert (found.model, found.training) == (shape, TrainConfig())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ["Muon for the mixers, muon_lr 0.005", "AdamW, lr 0.001", "batch_size 16"]),
+        ({"muon_lr": "none", "attention_bias": "4"}, ["optimizer    AdamW", "attention_bias 4"]),
+        ({}, ["attention_bias 0", "within 0.002 nats of the floor", "init_std 0.09"]),
+        ({"stop_margin": "none"}, ["stops early  never"]),
+    ],
+)
+def test_the_description_hides_no_part_of_the_recipe(given, words):
+    text = settings_from_text("linear_map", given).describe()
+    assert all(word in text for word in words), text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_no_parameter_belongs_to_two_of_them():
