@@ -191,15 +191,18 @@ def sweep(
     from concurrent.futures import ThreadPoolExecutor
 
     from emergence_lib import sweep as sweeps
+    from emergence_lib.provenance import require_device
     from emergence_lib.status import profile_status
     from emergence_lib.store import Store
     from emergence_lib.terminal import duration, sweep_plan
 
     chosen = _experiment(experiment)
-    _require_device(device)
+    require_device(device)
     store = Store()
     before = profile_status(chosen, profile, store)
     todo = store.missing(chosen.points(profile))[:limit]
+    if todo:
+        store.require_writable()  # before a plan that could not be kept
     workers = workers or sweeps.cores()
     click.echo(sweep_plan(before, len(todo), workers))
     if not todo:
@@ -317,12 +320,13 @@ def train(
     emergence train linear_map -p n_heads 4 -p lr 3e-4 --output runs/a
     """
     from emergence_lib import single_run
+    from emergence_lib.provenance import require_device
 
     if only_list:
         click.echo(single_run.describe_parameters(task))
         return
     settings = single_run.settings_from_text(task, _once(given))
-    _require_device(device)
+    require_device(device)
     click.echo(settings.describe())
     result = single_run.train(settings, device=device, folder=output)
     click.echo(result.describe())
@@ -355,17 +359,6 @@ def _once(given: Sequence[tuple[str, str]]) -> dict[str, str]:
         if count > 1:
             raise ParameterError(name, [v for n, v in given if n == name], "given once")
     return dict(given)
-
-
-def _require_device(device: str) -> None:
-    """Refuse a device that torch does not know or does not have, before any work."""
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch raises either
-        allowed = "a device of this computer, such as cpu or cuda"
-        raise ParameterError("device", device, allowed) from error
 
 
 def _width() -> int:

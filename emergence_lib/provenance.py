@@ -1,4 +1,4 @@
-"""How a number came about: which code, on what kind of machine, with which versions."""
+"""How a number comes about: which code, on what kind of machine, with which versions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+
+from emergence_lib.errors import ParameterError
 
 PROVENANCE = ("seconds", "date", "commit", "device", "host", "versions")
 """Columns that every recorded row has beside its experiment's own.
@@ -23,6 +25,35 @@ def checkout() -> Path | None:
     """The source checkout this package runs from; None when it is installed elsewhere."""
     folder = Path(__file__).resolve().parents[1]
     return folder if (folder / "pyproject.toml").exists() else None
+
+
+def require_device(device: str) -> None:
+    """Refuse a device that torch does not know or does not have, before any work.
+
+    Args:
+        device: as given to torch: "cpu", "cuda", "cuda:1", …
+
+    Raises:
+        ParameterError: no model can train on it here; the message says what torch sees.
+    """
+    try:
+        if not isinstance(device, str):  # torch takes 0 for the first GPU, `provenance` does not
+            raise TypeError
+        torch.ones(1, device=device).cpu()  # "meta" makes tensors too, but without numbers
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise ParameterError(
+            "device", device, f"one of those torch sees here: {', '.join(_devices())}"
+        ) from error
+
+
+def _devices() -> list[str]:
+    """Devices of this machine, as given to torch."""
+    seen = ["cpu"]
+    if torch.cuda.is_available():
+        seen += ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        seen.append("mps")
+    return seen
 
 
 @cache

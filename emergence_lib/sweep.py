@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 from emergence_lib.errors import EmergenceError, ParameterError, StoreError
 from emergence_lib.experiments.base import Experiment, Point
-from emergence_lib.provenance import provenance
+from emergence_lib.provenance import provenance, require_device
 from emergence_lib.store import Store, check_columns, unusable
 
 _LINE_EVERY = 10.0  # seconds between progress lines where there is no terminal
@@ -114,10 +114,12 @@ def sweep(
         ``store.rows(points)``.
 
     Raises:
+        ParameterError: `device` is none of this machine.
         SweepError: points failed or a worker died; every other point was computed and recorded.
         StoreError: the store cannot be written; tested before anything is computed.
         KeyboardInterrupt: Ctrl-C; the message says how many points are recorded.
     """
+    require_device(device)
     points = list({p.key: p for p in points}.values())
     check_columns({name for p in points for name in p.params}, experiment.schema)
     with ExitStack() as stack:

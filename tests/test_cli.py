@@ -249,9 +249,11 @@ def test_an_interrupted_sweep_ends_with_130(fake, monkeypatch):
 def test_an_unwritable_results_folder(fake, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("EMERGENCE_RESULTS", str(tmp_path / "file" / "results"))
-    line = refused("sweep", "fake", "--profile", "cpu", "--executor", "thread", code=1)
+    arguments = ("sweep", "fake", "--profile", "cpu", "--executor", "thread")
+    line = refused(*arguments, code=1)
     assert str(tmp_path / "file" / "results") in line
     assert "EMERGENCE_RESULTS" in line
+    assert not call(*arguments).stdout, "no plan that cannot be kept"
 
 
 def test_a_full_disk(fake, results, monkeypatch):

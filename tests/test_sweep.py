@@ -26,7 +26,7 @@ from fake_experiments import FakeGrid, computed, make
 
 import emergence_lib.provenance as provenance_module
 from emergence_lib.errors import ParameterError, StoreError
-from emergence_lib.provenance import provenance
+from emergence_lib.provenance import provenance, require_device
 from emergence_lib.store import Store
 from emergence_lib.sweep import SweepError, local_executor, sweep
 
@@ -133,6 +133,8 @@ def test_what_cannot_work_is_said_before_any_worker_starts(tmp_path, monkeypatch
     points = FakeGrid(2).points()
     with pytest.raises(ParameterError, match="width"):
         sweep(make(fakes.area, schema=("width",)), points, executor=threads)
+    with pytest.raises(ParameterError, match=r"device='gpu'.*torch sees here: cpu"):
+        sweep(make(fakes.area), points, executor=threads, device="gpu")
 
     def read_only(descriptor: int) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
@@ -335,6 +337,22 @@ def test_a_bar_on_a_terminal(monkeypatch, threads):
     monkeypatch.setattr(sys, "stderr", Terminal())
     sweep(make(fakes.area), FakeGrid(2).points(), executor=threads)
     assert re.search(r"\rfake: 100%.*2/2", sys.stderr.getvalue())
+
+
+@pytest.mark.parametrize("device", ["gpu", "meta", "cuda:99", "", None, 0, ["cpu"]])
+def test_a_device_on_which_nothing_can_train_is_refused(device):
+    with pytest.raises(ParameterError) as error:
+        require_device(device)
+    assert str(error.value).startswith(f"device={device!r} is not possible: ")
+    assert "cpu" in str(error.value).partition("torch sees here: ")[2]
+
+
+def test_the_devices_that_torch_sees_are_taken_and_named(monkeypatch):
+    require_device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ParameterError, match="torch sees here: cpu, cuda, cuda:0, cuda:1"):
+        require_device("gpu")
 
 
 def test_provenance_says_how_but_never_which_machine(tmp_path, threads):

@@ -113,9 +113,9 @@ class Experiment:
 
         Raises:
             UnknownNameError: no such profile.
+            ParameterError: `profile` is not text.
         """
-        if profile not in self.profiles:
-            raise UnknownNameError("profile", profile, self.profiles)
+        self._require_profile(profile)
         unique = {p.key: p for block in self.profiles[profile] for p in block.points()}
         return list(unique.values())
 
@@ -126,13 +126,19 @@ class Experiment:
             UnknownNameError: no such profile or parameter (the nearest is named).
             ParameterError: a wrong type or out of range.
         """
-        if profile not in self.profiles:
-            raise UnknownNameError("profile", profile, self.profiles)
+        self._require_profile(profile)
         known = [f.name for f in fields(self.grid)]  # type: ignore[arg-type]
         for name in changes:
             if name not in known:
                 raise UnknownNameError(f"parameter of {self.name!r} called", name, known)
         return replace(self.profiles[profile][0], **changes)  # type: ignore[type-var]
+
+    def _require_profile(self, profile: object) -> None:
+        if not isinstance(profile, str):  # papermill makes a number of `-p profile 5`
+            advice = "Give one of them, in quotes where this is code."
+            raise ParameterError("profile", profile, f"one of {', '.join(self.profiles)}", advice)
+        if profile not in self.profiles:
+            raise UnknownNameError("profile", profile, self.profiles)
 
     def check_row(self, row: Mapping[str, Any]) -> None:
         """Raise `ParameterError` unless the row has exactly the schema's columns."""

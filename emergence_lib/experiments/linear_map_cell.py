@@ -162,6 +162,10 @@ def int_tuple(name: str, values: object, low: int, high: int) -> tuple[int, ...]
     Raises:
         ParameterError: nothing given, or a value that is not an integer in the range.
     """
+    if isinstance(values, str):  # what papermill's -p makes of a list
+        allowed = f"an integer or a list of integers from {low} to {high}"
+        advice = f"For example: -y '{name}: [{low}, {high}]'"
+        raise ParameterError(name, values, f"{allowed}; with papermill pass it by -y", advice)
     given = _listed(name, values)
     for value in given:
         require_int(name, value, low, high)
