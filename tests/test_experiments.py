@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -189,7 +190,12 @@ def test_the_search_gives_every_recipe_the_same_sequences():
         (SPARSITY, {"row_weights": [1, 0]}, r"row_weights=0 .* an integer from 1 to 6"),
         (SPARSITY, {"row_weights": []}, r"row_weights=\[\] .* at least one value"),
         (SPARSITY, {"row_weights": 2.5}, r"row_weights=2\.5 .* an integer"),
-        (SPARSITY, {"row_weights": "[1, 2]"}, r"row_weights='\[1, 2\]' .* an integer"),
+        (
+            SPARSITY,
+            {"row_weights": "[1, 2]"},
+            r"row_weights='\[1, 2\]' .* an integer or a list of integers from 1 to 6; "
+            r"with papermill pass it by -y\. For example: -y 'row_weights: \[1, 6\]'$",
+        ),
         (SPARSITY, {"state_size": 1}, r"state_size=1 .* an integer ≥ 2"),
         (SPARSITY, {"seeds": -1}, r"seeds=-1 .* an integer ≥ 1"),
         (LINEAR_MAP_SEARCH, {"sequences": 63}, r"sequences=63 .* an integer ≥ 64"),
@@ -210,6 +216,14 @@ def test_unknown_names_are_answered_with_the_nearest():
         PLATEAU.block("qick")
     with pytest.raises(UnknownNameError, match=r"profile 'papr'\. Did you mean 'paper'\?"):
         PLATEAU.points("papr")
+
+
+@pytest.mark.parametrize("profile", [5, None, ["quick"], {"quick": 1}])
+def test_a_profile_that_is_no_text_is_refused_in_words(profile):
+    for call in (PLATEAU.block, PLATEAU.points):
+        with pytest.raises(ParameterError, match=re.escape(f"profile={profile!r} ")) as error:
+            call(profile)
+        assert "one of smoke, quick, cpu, paper" in str(error.value)
 
 
 def keys(grid):
