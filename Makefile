@@ -17,7 +17,7 @@ test: $(VENV)/installed  ## Run the linter, the type checker and the tests
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy emergence_lib
-	@$(RUN) -m pytest -q -n 2
+	@$(RUN) -m pytest -q -n 2 --dist loadfile  # the built book is shared by one file's tests
 
 sync: $(VENV)/installed  ## Write every notebooks/*.ipynb from its .py
 	@$(RUN) -c 'from emergence_lib import book; print(*book.sync(), sep="\n")'

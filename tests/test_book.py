@@ -146,16 +146,18 @@ def test_a_book_from_nothing_and_what_runs_again_after_each_edit(small: Path, ca
     assert executed() == {"02_beta"}
 
 
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small book that was built, for tests that put everything back."""
+    root = make_book(tmp_path_factory.mktemp("failures") / "a small book")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EMERGENCE_RESULTS", str(root / "results"))
+        build(root=root)
+    return root
+
+
 class TestAFailedBuild:
     """Exit code, message, and the last good book stays."""
-
-    @pytest.fixture(scope="class")
-    def good(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        root = make_book(tmp_path_factory.mktemp("failures") / "a small book")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("EMERGENCE_RESULTS", str(root / "results"))
-            build(root=root)
-        return root
 
     @pytest.fixture
     def fails(self, good: Path, monkeypatch: pytest.MonkeyPatch):
