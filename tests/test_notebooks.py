@@ -102,8 +102,11 @@ class TestEveryNotebook:
             assert not re.search(r"\{[\w:-]+\}`|^[`:]{3,}\{|^\([\w-]+\)=$", cell.source, re.M)
 
     def test_labels_and_describes_its_figures(self, source: Path):
-        figures = [c.metadata.mystnb for c in cells(source, "code") if "mystnb" in c.metadata]
-        assert figures
+        labelled = [cell for cell in cells(source, "code") if "mystnb" in cell.metadata]
+        assert labelled
+        for cell in labelled:  # a second output would be labelled too
+            assert cell.source.endswith("\nplt.show()")
+        figures = [cell.metadata.mystnb for cell in labelled]
         for figure in figures:
             assert len(figure["image"]["alt"]) >= 40
             assert figure["figure"]["caption"]
