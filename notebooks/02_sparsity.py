@@ -51,12 +51,14 @@ from emergence_lib import plotting
 from emergence_lib.claims import evidence
 from emergence_lib.experiments import sparsity
 from emergence_lib.experiments.sparsity import SPARSITY
+from emergence_lib.provenance import require_device
 from emergence_lib.recorded import recorded
 from emergence_lib.sweep import sweep
 from emergence_lib.tasks import LinearMap
 
 # Validates every parameter: an impossible value stops here, with what is allowed.
 given = {"seeds": seeds, "state_size": state_size, "row_weights": row_weights, "steps": steps}
+require_device(device)
 live_grid = SPARSITY.block(profile, **{k: v for k, v in given.items() if v is not None})
 plotting.use_style()
 
@@ -139,6 +141,8 @@ plotting.scatter_groups(
     "excess of the final loss (nats)",
 )
 plt.show()
+
+# %% tags=["hide-input"]
 Markdown(sparsity.difficulty_sentence(runs.rows))
 
 # %% [markdown]
@@ -162,11 +166,11 @@ sparsity.dense_table(runs.rows).style.hide(axis="index").format(precision=4)
 # %% [markdown]
 # ## What it means
 #
-# The left end is easy because there is little to find. The right end looks easy because the loss counts
-# a shortcut almost as highly as the real thing; the accuracy of the first bit shows how much of the
-# right end is left once the shortcut is taken away. What lies between is hard for two reasons at once,
-# many subsets and a long parity, and a sweep over $s$ alone cannot tell them apart. The attention bias
-# on [the page before](01_linear_map.ipynb) can: it removes the first reason and keeps the second.
+# The left end is easy where there is little to find. The right end can look easy because the loss counts
+# a shortcut almost as highly as the real thing: read the accuracy of the first output bit before calling
+# a dense map learned. What lies between is hard for two reasons at once, many subsets and a long parity,
+# and a sweep over $s$ alone cannot tell them apart. The attention bias on
+# [the page before](01_linear_map.ipynb) can: it removes the first reason and keeps the second.
 #
 # ## Limits
 #
@@ -178,7 +182,8 @@ sparsity.dense_table(runs.rows).style.hide(axis="index").format(precision=4)
 #
 # ## Takeaways
 #
-# - Difficulty as a function of sparsity has its maximum inside.
+# - The loss after training, as a function of sparsity, is read with its floor, its shortcut and its
+#   number of seeds beside it.
 # - Never read the dense end from the loss alone.
 #
 # <details><summary><b>Question.</b> At s = S - 1, does copying the first output bit help?</summary>

@@ -217,6 +217,28 @@ def bootstrap_interval(
     return Estimate(value, float(interval.low), float(interval.high))
 
 
+def mean_interval(values: Sequence[float]) -> Estimate:
+    """Mean of independent values with Student's t interval.
+
+    Args:
+        values: one a seed, finite.
+
+    Returns:
+        The interval is NaN for fewer than three values: two that agree would decide anything.
+
+    Raises:
+        ParameterError: no values, or one that is not finite.
+    """
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1 or not len(array) or not np.isfinite(array).all():
+        raise ParameterError("values", values, "one or more finite numbers")
+    mean = float(array.mean())
+    if len(array) < 3:
+        return Estimate(mean, math.nan, math.nan)
+    half = float(stats.t.ppf(0.975, len(array) - 1) * stats.sem(array))
+    return Estimate(mean, mean - half, mean + half)
+
+
 def _fit(events: Sequence[Event]) -> KaplanMeierFitter:
     _require_events(events)
     times = [event.step for event in events]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
+from scipy.stats import spearmanr
+
 from emergence_lib.analysis.survival import Estimate
 
 
@@ -28,3 +31,20 @@ def with_interval(estimate: Estimate, spec: str) -> str:
         return f"{estimate.value:{spec}} (no interval)"
     high = "not seen" if math.isinf(estimate.high) else f"{estimate.high:{spec}}"
     return f"{estimate.value:{spec}} [{estimate.low:{spec}}, {high}]"
+
+
+def width_sentence(widths: pd.DataFrame) -> str:
+    """Whether rows that are learned late fall more slowly, from `plateau.row_widths`."""
+    unfinished = int(widths.width.isna().sum())
+    widths = widths.dropna()
+    if len(widths) < 4:
+        return "Too few rows were learned to tell."
+    rho = spearmanr(widths.step, widths.width).statistic
+    early = widths.width[widths.step <= widths.step.median()].median()
+    late = widths.width[widths.step > widths.step.median()].median()
+    return (
+        f"Rank correlation of width and step: {rho:.2f} over {len(widths)} rows of "
+        f"{widths.seed.nunique()} runs. The median width is {early:.0f} steps in the earlier half "
+        f"of the rows and {late:.0f} in the later half; {unfinished} more rows fell half-way but "
+        "were still falling at the end, so the later number is a lower bound."
+    )
