@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from copy import copy as clone
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -163,7 +164,7 @@ def test_nothing_of_the_template_the_machine_or_a_progress_bar_is_left(
 
 def test_markdown_and_mathematics_were_rendered(soups: dict[str, BeautifulSoup]):
     for page in PAGES:
-        body = article(soups[page])
+        body = clone(article(soups[page]))
         for tag in body.find_all(["pre", "code"]):
             tag.extract()
         text = body.get_text(" ")
