@@ -254,6 +254,12 @@ def test_every_s_follows_a_changed_state_size(size):
     assert [p.params["row_weight"] for p in grid.points()] == list(range(1, size + 1))
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_takes_another_state_size_alone(profile):
+    grid = SPARSITY.block(profile, state_size=2)
+    assert {p.params["row_weight"] for p in grid.points()} == {1, 2}
+
+
 def test_a_block_keeps_what_is_not_changed():
     grid = ATTENTION_BIAS.block("quick", strengths=[2])
     assert {p.params["attention_bias"] for p in grid.points()} == {2.0}

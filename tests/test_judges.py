@@ -14,6 +14,7 @@ from scipy import stats
 from scipy.special import comb
 
 from emergence_lib.analysis.survival import Estimate
+from emergence_lib.errors import ParameterError
 from emergence_lib.experiments import attention_bias, plateau, sparsity
 from emergence_lib.experiments.attention_bias import bias_effect, judge_bias_removes_plateau
 from emergence_lib.experiments.evidence import steps_in_words, with_interval
@@ -46,14 +47,17 @@ FALLS = np.arange(600, 600 * (SIZE + 1), 600)  # each row's fall, far from the o
 def staircase(seed=0, falls=FALLS, entropy_drop=1.0, total_falls=None, rows_a_drop=1, learned=SIZE):
     """A run whose row i falls between falls[i] - 50 and falls[i].
 
-    The entropy of head i % 4 at row i falls by `entropy_drop` at that step. The total loss is what
+    The entropy of head i % 4 at row i falls by `entropy_drop` at that step, and its attention on
+    the true inputs rises by 0.4 of that. The total loss is what
     the rows make it, or falls at `total_falls` by the size of `rows_a_drop` rows.
     """
     row_loss = np.full((len(STEPS), SIZE), LN2)
     entropy = np.full((len(STEPS), HEADS, SIZE), 2.0)
+    alignment = np.full((len(STEPS), HEADS, SIZE), 0.2)
     for i, step in list(enumerate(falls))[:learned]:
         row_loss[step <= STEPS, i] = 0.0
         entropy[step <= STEPS, i % HEADS, i] -= entropy_drop
+        alignment[step <= STEPS, i % HEADS, i] += 0.4 * entropy_drop
     total = ((SIZE - 1) * LN2 + row_loss.sum(1)) / (2 * SIZE - 1)
     if total_falls is not None:
         fallen = sum((step <= STEPS).astype(float) for step in total_falls)
@@ -67,6 +71,7 @@ def staircase(seed=0, falls=FALLS, entropy_drop=1.0, total_falls=None, rows_a_dr
         "eval_loss": total.tolist(),
         "row_loss": row_loss.tolist(),
         "row_entropy": entropy.reshape(len(STEPS), -1).tolist(),
+        "row_alignment": alignment.reshape(len(STEPS), -1).tolist(),
         "plateau_end": int(min(falls)) if learned else None,
         "stopped_at": int(falls[-1]) if solved else int(STEPS[-1]),
         "solved": solved,
@@ -175,11 +180,27 @@ def test_a_staircase_of_rows_with_moving_heads_reproduces_the_claim():
     assert f"100% [{low:.0%}, 100%] of 24 abrupt drops" in verdict.evidence
     assert "(100% are single rows)" in verdict.evidence
     assert "falls within 40 [40, 40] steps" in verdict.evidence
-    # The mean of 0.8, 1.0 and 1.2; resampled means reach from 0.8 to 1.2.
-    assert "1.00 [0.80, 1.20] nats more" in verdict.evidence
+    assert "24 of 24 learned rows fell in one" in verdict.evidence
+    # Student's t of 0.8, 1.0 and 1.2: 4.303 · 0.2/√3 either way. Attention: 0.4 of it.
+    assert "1.00 [0.50, 1.50] nats more" in verdict.evidence
+    assert "(more in 21 of 21 rows)" in verdict.evidence  # the first row has no earlier one
+    assert "rises by 0.40 [0.20, 0.60]" in verdict.evidence
     evidence = row_evidence(rows)
     assert (evidence.n_runs, evidence.n_rows, evidence.n_jumps) == (3, 24, 24)
     assert evidence.onset == (600, 600, 600)
+
+
+def test_drops_of_two_rows_match_but_are_not_single():
+    """Rows fall in pairs: every drop has its rows' size, and none is one row."""
+    verdict = judge_drops_are_rows(runs(6, falls=np.repeat(FALLS[::2], 2)))
+    assert "(0% are single rows)" in verdict.evidence
+    assert verdict.status == "partly"
+
+
+def test_a_head_that_turns_sharp_on_the_wrong_inputs_is_no_evidence():
+    made = pd.DataFrame([staircase(seed) for seed in range(3)])
+    made["row_alignment"] = [np.full((len(STEPS), HEADS * SIZE), 0.2).tolist()] * 3
+    assert judge_drops_are_rows(made).status == "partly"
 
 
 NO_MATCH = {"total_falls": FALLS[:3], "rows_a_drop": 2}
@@ -431,7 +452,7 @@ def test_the_hard_cell_s_table():
 # --- A-9: medium sparsity is hardest ----------------------------------------------------------
 
 
-def swept(loss, size=16, weights=None, seeds=3, noise=0.01):
+def swept(loss, size=16, weights=None, seeds=3, noise=0.01, first_bit=1.0):
     """Rows whose final loss is `loss(s)` plus -noise, 0, +noise over the seeds."""
     rng = count()
     return pd.DataFrame(
@@ -442,7 +463,7 @@ def swept(loss, size=16, weights=None, seeds=3, noise=0.01):
                 "seed": seed,
                 "final_loss": loss(s) + noise * (next(rng) % 3 - 1),
                 "solved": loss(s) < 0.34,
-                "row_accuracy": [0.5] + [1.0] * (size - 1),
+                "row_accuracy": [first_bit] + [1.0] * (size - 1),
             }
             for s in weights or range(1, size + 1)
             for seed in range(seeds)
@@ -496,7 +517,42 @@ def test_identical_losses_have_no_rank_correlation():
     assert sparsity.difficulty_sentence(flat) == ""
     verdict = judge_medium_is_hardest(flat)
     assert verdict.status == "not reproduced"
-    assert verdict.evidence.endswith("nats.")
+    assert verdict.evidence.endswith("copying shortcut, floor + ln 2/(2S-1)).")
+    assert "minus that of s ≤ 2 0.000 [0.000, 0.000] nats" in verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("first_bits", "status", "words"),
+    [
+        ((1.0, 1.0, 0.95), "reproduced", "3 of 3 runs"),
+        ((1.0, 0.5, 0.95), "reproduced", "2 of 3 runs"),
+        ((1.0, 0.5, 0.9), "partly", "1 of 3 runs"),
+        ((0.5, 0.5, 0.5), "partly", "0 of 3 runs"),
+    ],
+    ids=["learned", "most learned", "most copied", "all copied"],
+)
+def test_a_dense_end_that_copies_its_first_bit_is_no_inverted_u(first_bits, status, words):
+    rows = swept(inverted_u).set_index(["row_weight", "seed"])
+    for seed, accuracy in enumerate(first_bits):
+        rows.at[(16, seed), "row_accuracy"] = [accuracy] + [1.0] * 15
+    verdict = judge_medium_is_hardest(rows.reset_index())
+    assert verdict.status == status
+    expected = f"at s = S the first output bit is learned in {words} (the rest is the copying"
+    assert expected in verdict.evidence
+
+
+def test_the_copying_shortcut_at_any_judged_size_lowers_the_verdict():
+    copied = swept(lambda s: inverted_u(s, 32), size=32, first_bit=0.5)
+    verdict = judge_medium_is_hardest(pd.concat([swept(inverted_u), copied]))
+    assert verdict.status == "partly"
+    assert "in 3 of 3 runs" in verdict.evidence
+    assert "in 0 of 3 runs" in verdict.evidence
+
+
+def test_a_dense_end_without_a_run_at_s_equal_to_the_size_shows_no_parity():
+    verdict = judge_medium_is_hardest(swept(inverted_u, weights=[1, 2, 7, 8, 15]))
+    assert verdict.status == "partly"
+    assert "in 0 of 0 runs" in verdict.evidence
 
 
 @pytest.mark.parametrize(
@@ -530,7 +586,33 @@ def test_medium_minus_agrees_with_the_analytic_interval():
     assert found.value == pytest.approx(difference)
     assert found.low == pytest.approx(difference - 1.96 * error, abs=0.15 * error)
     assert found.high == pytest.approx(difference + 1.96 * error, abs=0.15 * error)
-    assert found == sparsity.medium_minus(rows, "sparse")  # the same page twice
+
+
+def ended(medium, sparse):
+    """Rows of S = 16 with these final losses at s = 8 and s = 2."""
+    pairs = [(8, x) for x in medium] + [(2, x) for x in sparse]
+    return pd.DataFrame(pairs, columns=["row_weight", "final_loss"]).assign(state_size=16)
+
+
+def test_medium_minus_is_welch_s_interval():
+    """By hand: variances 0.01 and 0.0002 over 3 and 2 runs; Welch and Satterthwaite's df."""
+    found = sparsity.medium_minus(ended([0.5, 0.6, 0.7], [0.34, 0.36]), "sparse")
+    a, b = 0.01 / 3, 0.0002 / 2
+    half = stats.t.ppf(0.975, (a + b) ** 2 / (a**2 / 2 + b**2 / 1)) * math.sqrt(a + b)
+    assert found == pytest.approx((0.25, 0.25 - half, 0.25 + half))
+
+
+def test_medium_minus_of_runs_without_spread():
+    assert sparsity.medium_minus(ended([0.5] * 3, [0.25] * 3), "sparse") == (0.25, 0.25, 0.25)
+    value, *interval = sparsity.medium_minus(ended([0.5] * 2, [0.25] * 3), "sparse")
+    assert value == 0.25
+    assert np.isnan(interval).all()
+    # One constant region: the other's t interval with its own degrees of freedom.
+    found = sparsity.medium_minus(ended([0.5] * 3, [0.2, 0.25, 0.3]), "sparse")
+    half = stats.t.ppf(0.975, 2) * 0.05 / math.sqrt(3)
+    assert found == pytest.approx((0.25, 0.25 - half, 0.25 + half))
+    with pytest.raises(ParameterError, match="at least two runs in each region"):
+        sparsity.medium_minus(ended([0.5] * 3, [0.25]), "sparse")
 
 
 def test_the_evidence_gives_the_differences():
@@ -582,7 +664,8 @@ def test_the_rank_correlation_is_that_of_the_largest_size():
 
 
 def test_the_dense_end_stands_beside_both_losses_it_may_end_at():
-    rows = pd.concat([swept(inverted_u), swept(lambda s: 0.4, size=8, seeds=2, noise=0)])
+    copied = swept(inverted_u, first_bit=0.5)
+    rows = pd.concat([copied, swept(lambda s: 0.4, size=8, seeds=2, noise=0)])
     assert {k: len(v) for k, v in sparsity.dense_end(rows).items()} == {"S = 8": 2, "S = 16": 3}
     table = sparsity.dense_table(rows).set_index("map")
     line = table.loc["S = 16, s = S"]
