@@ -185,7 +185,7 @@ def survival_curves(
     step_axis(ax, 100)
     ax.set_ylim(0, 1.02)
     ax.set_ylabel(ylabel)
-    ax.legend(loc="upper right")
+    ax.legend(loc="center left")
     return fig
 
 
@@ -216,14 +216,22 @@ def attention_maps(
     rows = target.any(-1).nonzero().squeeze(-1)
     keys = int(target.any(0).nonzero().max()) + 1
     shown = {"truth (A / s)": target / target.sum(-1, keepdim=True).clamp(min=1), **patterns}
-    width = 1.9 * len(shown) + 0.6
-    fig, axes = plt.subplots(1, len(shown), figsize=(width, 2.5), sharey=True, squeeze=False)
-    for ax, (title, pattern) in zip(axes[0], shown.items(), strict=True):
+    columns = min(len(shown), 5)
+    lines = -(-len(shown) // columns)
+    fig, axes = plt.subplots(
+        lines, columns, figsize=(1.45 * columns + 0.8, 1.7 * lines), sharex=True, sharey=True,
+        squeeze=False,
+    )  # fmt: skip
+    for ax, (title, pattern) in zip(axes.flat, shown.items(), strict=False):
         mesh = ax.imshow(pattern[rows][:, :keys].numpy(), vmin=0, vmax=1, aspect="auto")
-        ax.set_title(title, fontsize=9)
-        ax.set_xlabel("key: input bit")
-    axes[0][0].set_ylabel("query: output bit")
-    fig.colorbar(mesh, ax=axes[0].tolist(), label="attention", pad=0.01)
+        ax.set_title(title, fontsize=8.5)
+    for ax in axes.flat[len(shown) :]:
+        ax.set_axis_off()
+    for ax in axes[-1]:
+        ax.set_xlabel("input bit", fontsize=8.5)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("output bit", fontsize=8.5)
+    fig.colorbar(mesh, ax=axes.ravel().tolist(), label="attention", pad=0.01)
     return fig
 
 
