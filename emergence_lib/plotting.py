@@ -303,7 +303,7 @@ def loss_by_sparsity(
                     va="bottom", fontsize=8, color=GUIDE["color"])  # fmt: skip
     ax.set_xlabel("ones in a row of the map, s")
     ax.set_ylabel("final loss (nats)")
-    ax.legend(loc="center right")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(tables) + bool(paper))
     return fig
 
 
@@ -328,7 +328,7 @@ def rates(
     ax.set_ylim(-0.03, 1.03)
     ax.set_xlabel(xlabel)
     ax.set_ylabel(ylabel)
-    ax.legend()
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(groups))
     return fig
 
 

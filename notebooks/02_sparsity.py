@@ -85,7 +85,9 @@ Markdown(evidence("A-9"))
 # %%
 live = sweep(SPARSITY, live_grid.points(), device=device)
 table = sparsity.by_row_weight(live)
-table[["row_weight", "n", "mean_loss", "excess", "solve_rate"]].style.hide(axis="index")
+table[["row_weight", "n", "mean_loss", "excess", "solve_rate"]].style.hide(axis="index").format(
+    precision=4
+)
 
 # %% mystnb={"figure": {"caption": "Live runs of the quick profile: final loss against s, with the floor of a perfect predictor and the loss of the copying shortcut at s = S.", "name": "fig-live-sparsity"}, "image": {"alt": "Final loss against the number of ones in a row of the map for the live runs, between the floor and the loss of a coin toss."}}
 size = live_grid.state_size
