@@ -241,7 +241,8 @@ plt.show()
 # with the bias at the common learning rate and at others.
 
 # %%
-attention_bias.hard_cell_table(bias.rows).style.hide(axis="index").format(precision=3)
+hard = attention_bias.hard_cell_table(bias.rows)
+hard.style.hide(axis="index").format(precision=3) if len(hard) else Markdown("Not recorded yet.")
 
 # %% [markdown]
 # ## The recipe, and how it was found

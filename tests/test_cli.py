@@ -446,7 +446,7 @@ def test_an_unknown_notebook_is_named():
     [
         (("02_sparcity",), f"Did you mean '{NOTEBOOK}'"),
         ((NOTEBOOK, "-p", "state_sise", "8"), "Did you mean 'state_size'"),
-        ((NOTEBOOK, "-p", "state_size", "eight"), "state_size must be an integer"),
+        ((NOTEBOOK, "-p", "state_size", "eight"), "state_size must be a Python literal"),
     ],
 )
 def test_run_refuses_what_the_notebook_does_not_take(args, words):
