@@ -351,11 +351,17 @@ def scatter_groups(
 def bit_accuracy(
     groups: Mapping[str, Sequence[Sequence[float]]], colours: Mapping[str, str]
 ) -> Figure:
-    """Final accuracy of each output bit, a dot a run and the mean as a line, a panel a group."""
-    fig, axes = plt.subplots(
-        1, len(groups), figsize=(3.4 * len(groups), 2.9), sharey=True, squeeze=False
-    )
-    for ax, (label, runs) in zip(axes[0], groups.items(), strict=True):
+    """Final accuracy of each output bit, a dot a run and the mean as a line, a panel a group.
+
+    Without a group, one empty panel that says so: a page is built before its runs are recorded.
+    """
+    panels = max(len(groups), 1)
+    fig, axes = plt.subplots(1, panels, figsize=(3.4 * panels, 2.9), sharey=True, squeeze=False)
+    if not groups:
+        axes[0][0].set_title("not recorded yet")
+        axes[0][0].set_xlabel("output bit")
+        axes[0][0].set_xticks([])
+    for ax, (label, runs) in zip(axes[0], groups.items(), strict=False):
         bits = np.arange(len(runs[0]))
         for accuracy in runs:
             ax.plot(bits, accuracy, "o", color=colours[label], alpha=0.5, markersize=4)

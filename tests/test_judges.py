@@ -7,6 +7,7 @@ import re
 import warnings
 from itertools import chain, count
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,10 +18,10 @@ from emergence_lib.analysis.survival import Estimate
 from emergence_lib.errors import ParameterError
 from emergence_lib.experiments import attention_bias, plateau, sparsity
 from emergence_lib.experiments.attention_bias import bias_effect, judge_bias_removes_plateau
-from emergence_lib.experiments.evidence import steps_in_words, with_interval
+from emergence_lib.experiments.evidence import steps_in_words, width_sentence, with_interval
 from emergence_lib.experiments.plateau import judge_drops_are_rows, row_evidence
 from emergence_lib.experiments.sparsity import judge_medium_is_hardest
-from emergence_lib.plotting import WAIT_COLOURS
+from emergence_lib.plotting import WAIT_COLOURS, bit_accuracy
 from emergence_lib.tasks import LinearMap
 
 LN2 = math.log(2)
@@ -256,6 +257,33 @@ def test_runs_that_learned_nothing_do_not_count():
     assert "of 16 abrupt drops" in verdict.evidence
 
 
+def test_the_headline_counts_runs_waits_and_rows():
+    rows = pd.concat([runs(2), runs(1, learned=3), runs(1, learned=0)]).assign(steps=6_000)
+    text = plateau.headline_sentence(rows)
+    half = stats.beta.ppf([0.025, 0.975], [2, 3], [3, 2])  # Clopper-Pearson for 2 of 4
+    assert (
+        f"2 of 4 runs reach the floor within 6,000 steps (50% [{half[0]:.0%}, {half[1]:.0%}])"
+        in (text)
+    )
+    assert "first half row is learned at 600 [600, " in text
+    assert "learns 5.5 of its 8 rows (median; 0 to 8)" in text  # 8, 8, 3 and 0
+    assert reads_well(text)
+
+
+def test_the_width_sentence_counts_rows_that_are_still_falling_at_the_end():
+    seeds = [0, 0, 1, 1]
+    steps, widths = [1_000, 2_000, 3_000, 4_000], [100.0, 200.0, 300.0, 500.0]
+    done = pd.DataFrame({"seed": seeds, "row": [0, 1, 0, 1], "step": steps, "width": widths})
+    text = width_sentence(done)
+    assert "1.00 over 4 rows of 2 runs" in text
+    assert text.endswith("150 steps in the earlier half of the rows and 400 in the later half.")
+    still = pd.concat([done, done.assign(step=5_000, width=math.nan).head(2)])
+    assert width_sentence(still).endswith(
+        "400 in the later half; 2 more rows fell half-way but were still falling at the end, so "
+        "the later number is a lower bound."
+    )
+
+
 def test_waiting_times_are_both_events_in_the_book_s_colours():
     events, colours = plateau.waiting_times(pd.concat([runs(1), runs(1, learned=2)]))
     assert [(e.step, e.observed) for e in events["first half row"]] == [(600, True), (600, True)]
@@ -405,7 +433,8 @@ def test_a_slower_strongest_bias_decides_not_the_best_one():
     ids=["no control", "no bias", "one control", "one biased", "other cell", "other rate"],
 )
 def test_too_little_is_no_test_of_the_bias(groups):
-    assert judged(*groups).status == "not tested here"
+    verdict = judged(*groups)
+    assert (verdict.status, verdict.n) == ("not tested here", 0)
 
 
 def test_few_runs_do_not_reproduce_by_luck():
@@ -447,6 +476,9 @@ def test_the_hard_cell_s_table():
     assert table.rows_learned.tolist() == [10, 4]
     assert table.median_loss.to_numpy() == pytest.approx([0.468, 0.6])
     assert attention_bias.hard_cell_table(pd.DataFrame(FAST)).empty
+    smaller = pd.DataFrame(biased(4.0, [900], [2_000], **hard, state_size=8))
+    assert attention_bias.hard_cell_table(smaller).empty
+    assert attention_bias.hard_cell_table(pd.concat([rows, smaller])).equals(table)
 
 
 # --- medium sparsity is hardest ----------------------------------------------------------
@@ -676,6 +708,17 @@ def test_the_dense_end_stands_beside_both_losses_it_may_end_at():
     assert line["accuracy of the first bit"] == 0.5
     assert line["of the others"] == 1.0
     assert table.loc["S = 8, s = S", "final loss"] == pytest.approx(0.4)
+
+
+def test_a_dense_end_that_is_not_recorded_draws_an_empty_labelled_panel():
+    [ax] = bit_accuracy(sparsity.dense_end(swept(inverted_u, weights=[1, 8])), {}).axes
+    assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == (
+        "not recorded yet",
+        "output bit",
+        "accuracy",
+    )
+    assert not ax.lines
+    plt.close("all")
 
 
 def test_the_paper_s_losses_are_those_of_the_fact_sheet_above_the_floor():

@@ -132,7 +132,7 @@ def hard_cell_table(rows: pd.DataFrame) -> pd.DataFrame:
         median_loss (final, nats), rows_learned (mean number of output bits above 90 % accuracy).
     """
     lines = []
-    hard = rows[rows.row_weight == 8]
+    hard = rows[(rows.state_size == 16) & (rows.row_weight == 8)]
     for (strength, muon_lr), cell in hard.groupby(["attention_bias", "muon_lr"], dropna=False):
         learned = [sum(a > 0.9 for a in accuracy) for accuracy in cell.row_accuracy]
         lines.append(
@@ -211,9 +211,7 @@ def judge_bias_removes_plateau(rows: pd.DataFrame) -> Verdict:
     runs = rows.attention_bias.value_counts()
     strongest = rows.attention_bias.max()
     if not strongest > 0 or min(runs[strongest], runs.get(0.0, 0)) < 2:
-        return Verdict(
-            "not tested here", "Two runs with and two without bias are needed.", len(rows)
-        )
+        return Verdict("not tested here", "Two runs with and two without bias are needed.", 0)
     table = dose_response(rows).set_index(["wait", "attention_bias"])
     floor, first = (bias_effect(rows, wait) for wait in ("all rows", "first half row"))
     soon = table.loc[("all rows", strongest), "median"] <= SOON

@@ -42,9 +42,14 @@ def width_sentence(widths: pd.DataFrame) -> str:
     rho = spearmanr(widths.step, widths.width).statistic
     early = widths.width[widths.step <= widths.step.median()].median()
     late = widths.width[widths.step > widths.step.median()].median()
+    left_out = ""
+    if unfinished:
+        left_out = (
+            f"; {unfinished} more rows fell half-way but were still falling at the end, so the "
+            "later number is a lower bound"
+        )
     return (
         f"Rank correlation of width and step: {rho:.2f} over {len(widths)} rows of "
         f"{widths.seed.nunique()} runs. The median width is {early:.0f} steps in the earlier half "
-        f"of the rows and {late:.0f} in the later half; {unfinished} more rows fell half-way but "
-        "were still falling at the end, so the later number is a lower bound."
+        f"of the rows and {late:.0f} in the later half{left_out}."
     )
