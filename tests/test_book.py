@@ -260,7 +260,7 @@ class TestDependencies:
         """Against the modules that importing a real module loads, in a fresh interpreter."""
         code = """
             import sys, emergence_lib.experiments.sparsity
-            print(*(m.__file__ for n, m in sys.modules.items() if n.startswith("emergence_lib")))
+            print(*(m.__file__ for n, m in sys.modules.items() if n.startswith("emergence_lib")), sep="\\n")
         """
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
@@ -270,7 +270,7 @@ class TestDependencies:
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
-        loaded = {Path(name) for name in done.stdout.split()}
+        loaded = {Path(name) for name in done.stdout.splitlines()}
         found = set(library_files("from emergence_lib.experiments import sparsity", ROOT))
         assert loaded <= found
         assert ROOT / "emergence_lib" / "cli.py" not in found
@@ -448,7 +448,12 @@ def test_make_knows_its_targets_and_refuses_an_old_python(small: Path):
         shutil.copy(ROOT / name, small)
 
     def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["make", *arguments], cwd=small, capture_output=True, text=True)
+        env = {
+            k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES")
+        }
+        return subprocess.run(
+            ["make", *arguments], cwd=small, capture_output=True, text=True, env=env
+        )
 
     described = re.findall(r"^make (\w+)\t", make("help").stdout, re.M)
     assert described == ["book", "test", "sync", "clean", "help"]
