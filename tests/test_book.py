@@ -260,7 +260,8 @@ class TestDependencies:
         """Against the modules that importing a real module loads, in a fresh interpreter."""
         code = """
             import sys, emergence_lib.experiments.sparsity
-            print(*(m.__file__ for n, m in sys.modules.items() if n.startswith("emergence_lib")), sep="\\n")
+            ours = [m for n, m in sys.modules.items() if n.startswith("emergence_lib")]
+            print(*(m.__file__ for m in ours), sep="\\n")
         """
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
