@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import math
+import pkgutil
 import warnings
 
 import matplotlib as mpl
@@ -177,13 +179,25 @@ def test_every_kind_of_figure_is_tested():
     public = {
         name
         for name, thing in vars(plotting).items()
-        if callable(thing) and getattr(thing, "__module__", "") == plotting.__name__
+        if callable(thing) and getattr(thing, "__module__", "").startswith(plotting.__name__)
     }
     tested = {draw.__name__ for draw in FIGURES}
     assert {name for name in public if not name.startswith("_")} == tested | {
         "use_style",
         "step_axis",
     }
+
+
+def test_every_figure_of_a_family_is_reached_through_the_package():
+    for family in pkgutil.iter_modules(plotting.__path__, f"{plotting.__name__}."):
+        module = importlib.import_module(family.name)
+        own = {
+            name
+            for name, thing in vars(module).items()
+            if getattr(thing, "__module__", "") == family.name and not name.startswith("_")
+        }
+        assert own
+        assert own <= set(plotting.__all__)
 
 
 def test_colours_do_not_change():

@@ -1,0 +1,46 @@
+"""One style, and one function a kind of figure; a module a family of figures.
+
+    style          colours that keep their meaning, `use_style`, the axis of training steps
+    over_training  `loss_curves`, `survival_curves`
+    attention      `attention_maps`, `watched_run`
+    cells          `dose_response`, `loss_by_sparsity`, `rates`, `bit_accuracy`
+    scatters       `scatter`, `scatter_groups`
+
+Notebooks draw through this package: ``plotting.loss_curves(…)``.
+"""
+
+from emergence_lib.plotting.attention import attention_maps, watched_run
+from emergence_lib.plotting.cells import bit_accuracy, dose_response, loss_by_sparsity, rates
+from emergence_lib.plotting.over_training import loss_curves, survival_curves
+from emergence_lib.plotting.scatters import scatter, scatter_groups
+from emergence_lib.plotting.style import (
+    GUIDE,
+    OKABE_ITO,
+    PAPER_GREY,
+    PROFILE_COLOURS,
+    STATE_SIZE_COLOURS,
+    WAIT_COLOURS,
+    step_axis,
+    use_style,
+)
+
+__all__ = [
+    "GUIDE",
+    "OKABE_ITO",
+    "PAPER_GREY",
+    "PROFILE_COLOURS",
+    "STATE_SIZE_COLOURS",
+    "WAIT_COLOURS",
+    "attention_maps",
+    "bit_accuracy",
+    "dose_response",
+    "loss_by_sparsity",
+    "loss_curves",
+    "rates",
+    "scatter",
+    "scatter_groups",
+    "step_axis",
+    "survival_curves",
+    "use_style",
+    "watched_run",
+]

@@ -1,0 +1,73 @@
+"""Colours, type and axes that every figure shares.
+
+White opaque face in both themes; Okabe–Ito colours for categories, cividis for magnitudes, centred
+RdBu for signed values. A profile, a state size and what a run waits for keep their colour through
+the whole book. Steps are on a symlog axis, so that 0 stays visible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import seaborn as sns
+from cycler import cycler
+from matplotlib.axes import Axes
+
+OKABE_ITO = {
+    "black": "#000000",
+    "orange": "#E69F00",
+    "sky": "#56B4E9",
+    "green": "#009E73",
+    "yellow": "#F0E442",
+    "blue": "#0072B2",
+    "vermillion": "#D55E00",
+    "purple": "#CC79A7",
+}
+PROFILE_COLOURS = {
+    "smoke": OKABE_ITO["black"],
+    "quick": OKABE_ITO["orange"],
+    "cpu": OKABE_ITO["blue"],
+    "paper": OKABE_ITO["purple"],
+}
+STATE_SIZE_COLOURS = {
+    8: OKABE_ITO["sky"],
+    16: OKABE_ITO["blue"],
+    32: OKABE_ITO["vermillion"],
+}
+WAIT_COLOURS = {
+    "first half row": OKABE_ITO["blue"],
+    "all rows": OKABE_ITO["vermillion"],
+}
+PAPER_GREY = "#8A8A8A"
+GUIDE: dict[str, Any] = {"color": "#555555", "linewidth": 0.9, "linestyle": "--", "zorder": 0}
+
+
+def use_style() -> None:
+    """Set matplotlib's defaults for every figure of the book."""
+    sns.set_theme(
+        style="ticks",
+        rc={
+            "axes.prop_cycle": cycler(color=[c for n, c in OKABE_ITO.items() if n != "yellow"]),
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "figure.constrained_layout.use": True,
+            "figure.dpi": 110,
+            "figure.facecolor": "white",
+            "axes.facecolor": "white",
+            "savefig.facecolor": "white",
+            "savefig.dpi": 160,
+            "font.size": 10,
+            "axes.titlesize": 10.5,
+            "legend.frameon": False,
+            "image.cmap": "cividis",
+            "lines.linewidth": 1.6,
+            "svg.hashsalt": "emergence",
+        },
+    )
+
+
+def step_axis(ax: Axes, first: float) -> None:
+    """Training steps on a symlog axis that is linear up to `first`."""
+    ax.set_xscale("symlog", linthresh=first)
+    ax.set_xlim(left=0)
+    ax.set_xlabel("training step")
