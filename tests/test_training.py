@@ -1,5 +1,6 @@
 """The loop: the same numbers whatever interrupts it, and a clear word when it cannot go on."""
 
+import importlib
 import math
 import os
 import re
@@ -24,7 +25,9 @@ from emergence_lib.training import (
     pythia_schedule,
     train,
 )
-from emergence_lib.training.train import step_generator
+from emergence_lib.training.train import lr_share, step_generator
+
+training_loop = importlib.import_module("emergence_lib.training.train")  # beside the function
 
 torch.set_num_threads(1)
 
@@ -424,6 +427,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         {"attention_bias": math.inf},
         {"seed": -1},
         {"warmup_steps": -1},
+        {"final_lr": 1.5},
+        {"final_lr": -0.1},
+        {"final_lr": None},
         {"eval_every": True},
     ],
 )
@@ -431,6 +437,31 @@ def test_impossible_settings_are_refused(change):
     ((name, value),) = change.items()
     with pytest.raises(ParameterError, match=re.escape(f"{name}={value!r} ")):
         replace(CONFIG, **change)
+
+
+def test_the_rate_rises_linearly_and_falls_along_a_half_cosine():
+    config = TrainConfig(steps=110, warmup_steps=10, final_lr=0.1)
+    share = [lr_share(step, config) for step in (1, 5, 10, 35, 60, 110)]
+    # 35 and 60 are a quarter and half of the way: 1 - .9 · (1 - cos(π/4)) / 2, and the middle.
+    assert share == pytest.approx([0.1, 0.5, 1.0, 0.1 + 0.45 * (1 + 2**-0.5), 0.55, 0.1])
+    constant = replace(config, final_lr=1.0)
+    assert [lr_share(step, constant) for step in (5, 10, 60, 110)] == [0.5, 1.0, 1.0, 1.0]
+    assert lr_share(1, replace(constant, warmup_steps=0)) == 1.0
+
+
+def test_every_optimizer_follows_the_schedule():
+    config = replace(CONFIG, steps=6, warmup_steps=2, final_lr=0.0, muon_lr=0.02, lr=0.01)
+    optimizers: list[torch.optim.Optimizer] = []
+
+    def spy(model, config, build=training_loop._optimizers):
+        optimizers.extend(build(model, config))
+        return optimizers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_loop, "_optimizers", spy)
+        train(TASK, MODEL, config)
+    rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    assert rates == pytest.approx([0.0, 0.0], abs=1e-12)  # the last step is taken with final_lr
 
 
 def test_what_may_be_off_may_be_none_and_betas_may_come_from_json():

@@ -45,7 +45,9 @@ class TrainConfig:
     Args:
         steps: optimizer steps at most.
         batch_size: fresh sequences a step.
-        lr: AdamW's peak learning rate, reached linearly over `warmup_steps`, constant after.
+        lr: AdamW's peak learning rate, reached linearly over `warmup_steps`.
+        final_lr: share of the peak rates that is left at the last step, approached along a half
+            cosine after the warm-up; 1 keeps them constant (Pythia: 0.1).
         muon_lr: None trains everything with AdamW; a rate hands the weight matrices of the token
             mixers to `Muon` (same warm-up), whose search for the right keys is the bottleneck.
         weight_decay: AdamW's, ≥ 0; none by default.
@@ -67,6 +69,7 @@ class TrainConfig:
     steps: int = 10_000
     batch_size: int = 32
     lr: float = 1e-3
+    final_lr: float = 1.0
     muon_lr: float | None = None
     warmup_steps: int = 100
     weight_decay: float = 0.0
@@ -85,6 +88,9 @@ class TrainConfig:
         require_int("seed", self.seed, 0)
         if not (_is_finite(self.lr) and self.lr > 0):
             raise ParameterError("lr", self.lr, "a positive number", "The default is 1e-3.")
+        if not (_is_finite(self.final_lr) and 0 <= self.final_lr <= 1):
+            advice = "1 keeps the rate constant."
+            raise ParameterError("final_lr", self.final_lr, "a share from 0 to 1", advice)
         for name, off in _MAY_BE_NONE.items():
             value = getattr(self, name)
             if value is not None and not (_is_finite(value) and value > 0):
@@ -177,6 +183,14 @@ def masked_loss(logits: Float[Tensor, "batch pos vocab"], batch: Batch) -> Float
     return F.cross_entropy(logits[counted], targets[counted])
 
 
+def lr_share(step: int, config: TrainConfig) -> float:
+    """Share of the peak learning rates that step `step`, counted from 1, is taken with."""
+    if step < config.warmup_steps:
+        return step / config.warmup_steps
+    way = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+    return config.final_lr + (1 - config.final_lr) * (1 + math.cos(math.pi * way)) / 2
+
+
 def train(
     task: Task,
     model_config: ModelConfig,
@@ -258,10 +272,10 @@ def _train_step(
     device: str,
 ) -> float:
     """One optimizer step on the batch of this step; returns the gradient norm before clipping."""
-    warmup = min(1.0, step / max(1, config.warmup_steps))
+    share = lr_share(step, config)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * warmup
+            group["lr"] = group["peak_lr"] * share
     batch = task.sample(config.batch_size, step_generator(config.seed, "train", step)).to(device)
     loss = masked_loss(model(batch.tokens[:, :-1], attn_bias=attn_bias), batch)
     model.zero_grad(set_to_none=True)
