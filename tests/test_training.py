@@ -23,6 +23,7 @@ from emergence_lib.training import (
     log_schedule,
     masked_loss,
     pythia_schedule,
+    scaled_pythia_schedule,
     train,
 )
 from emergence_lib.training.train import lr_share, step_generator
@@ -468,6 +469,22 @@ def test_what_may_be_off_may_be_none_and_betas_may_come_from_json():
     config = replace(CONFIG, muon_lr=None, grad_clip=None, stop_margin=None, betas=[0, 0.5])
     assert config.betas == (0, 0.5)
     hash(config)
+
+
+def test_the_scaled_schedule_is_pythias_at_its_length():
+    assert scaled_pythia_schedule(143_000) == pythia_schedule()
+    short = scaled_pythia_schedule(2_860)
+    assert short[:8] == (0, 1, 2, 4, 8, 16, 20, 40) and short[-1] == 2_860
+    assert len(short) == 6 + 143
+    with pytest.raises(ParameterError, match="steps=142 "):
+        scaled_pythia_schedule(142)
+
+
+def test_evaluations_replace_the_regular_ones():
+    run = train(TASK, MODEL, CONFIG, evaluations=(0, 3, 7))
+    assert run.metric("loss").index.tolist() == [0, 3, 7]
+    regular = train(TASK, MODEL, replace(CONFIG, eval_every=1)).metric("loss")
+    assert run.metric("loss").tolist() == regular[[0, 3, 7]].tolist()
 
 
 def test_a_step_that_was_not_kept_is_refused():

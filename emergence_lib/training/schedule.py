@@ -40,3 +40,17 @@ def pythia_schedule(steps: int = 143_000) -> tuple[int, ...]:
     require_int("steps", steps, 1)
     full = (0, *(2**i for i in range(10)), *range(1_000, 143_001, 1_000))
     return tuple(step for step in full if step <= steps)
+
+
+def scaled_pythia_schedule(steps: int) -> tuple[int, ...]:
+    """Pythia's checkpoints for a run of another length: 0, powers of two, then 143 equal strides.
+
+    With strides of 1,000 this is `pythia_schedule` whole. Strides are rounded to whole steps.
+
+    Raises:
+        ParameterError: `steps` is not an integer ≥ 143.
+    """
+    require_int("steps", steps, 143)
+    strides = [round(steps * i / 143) for i in range(1, 144)]
+    powers = [2**i for i in range(strides[0].bit_length()) if 2**i < strides[0]]
+    return (0, *powers, *strides)

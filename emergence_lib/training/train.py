@@ -198,6 +198,7 @@ def train(
     *,
     observers: Sequence[Observer] = (),
     checkpoints: Sequence[int] = (),
+    evaluations: Sequence[int] | None = None,
     folder: Path | None = None,
     device: str = "cpu",
     progress: bool = False,
@@ -208,6 +209,7 @@ def train(
         task, model_config, config: what, with which model, and how.
         observers: see `Observer`; their metrics join the trajectory at every evaluation.
         checkpoints: steps whose state is kept (see `training.schedule`).
+        evaluations: steps to evaluate at; None is every `config.eval_every` and the last.
         folder: keep checkpoints as safetensors here and resume from the last one found (call with
             the same observers then); without it they stay in memory.
         device: "cpu", "cuda", …
@@ -226,7 +228,9 @@ def train(
     state = State(model, optimizers, folder, _fingerprint(task, model_config, config))
     state.resume()
 
-    evaluate_at = set(linear_schedule(config.steps, config.eval_every))
+    if evaluations is None:
+        evaluations = linear_schedule(config.steps, config.eval_every)
+    evaluate_at = set(evaluations)
     keep = set(checkpoints)
     for step in _steps(state, config.steps, progress):
         metrics: dict[str, float] = {}
