@@ -162,6 +162,16 @@ def test_the_search_gives_every_recipe_the_same_sequences():
         assert len({json.dumps(dict(p.params), sort_keys=True) for p in points}) == len(RECIPES)
     first = LinearMapCell(**LINEAR_MAP_SEARCH.points("cpu")[0].params)
     assert replace(first, steps=LinearMapCell.steps) == LinearMapCell()  # no change comes first
+    first = LinearMapCell(**LINEAR_MAP_SEARCH.points("paper")[0].params)
+    assert first == LinearMapCell(batch_size=256)  # as in the other paper profiles, 10,000 steps
+
+
+@pytest.mark.parametrize(("profile", "batch"), [("cpu", 16), ("paper", 256)])
+def test_the_search_halves_and_doubles_the_common_batch(profile, batch):
+    points = LINEAR_MAP_SEARCH.points(profile)
+    assert {p.params["batch_size"] for p in points} == {batch // 2, batch, 2 * batch}
+    # So the longest run is twice the common one, at every size.
+    assert max(p.params["steps"] for p in points) == 2 * points[0].params["steps"]
 
 
 # --- parameters -------------------------------------------------------------------------------
@@ -181,7 +191,19 @@ def test_the_search_gives_every_recipe_the_same_sequences():
         (ATTENTION_BIAS, {"row_weight": 9}, r"row_weight=9 .* at most state_size=8"),
         (ATTENTION_BIAS, {"seeds": 0}, r"seeds=0 .* an integer ≥ 1"),
         (ATTENTION_BIAS, {"strengths": ()}, r"strengths=\(\) .* at least one value"),
-        (ATTENTION_BIAS, {"strengths": "4"}, r"strengths='4' .* a number"),
+        (
+            ATTENTION_BIAS,
+            {"strengths": "[0, 4]"},
+            r"strengths='\[0, 4\]' .* a number or a list of numbers; with papermill pass it by "
+            r"-y\. For example: -y 'strengths: \[0\.0, 4\.0\]'$",
+        ),
+        (
+            ATTENTION_BIAS,
+            {"muon_lrs": "0.005"},
+            r"muon_lrs='0\.005' .* a number, None or a list of these; with papermill pass it by "
+            r"-y\. For example: -y 'muon_lrs: \[0\.005, null\]'$",
+        ),
+        (ATTENTION_BIAS, {"strengths": ["4"]}, r"strengths='4' .* a number"),
         (ATTENTION_BIAS, {"strengths": [0, None]}, r"strengths=None .* a number"),
         (ATTENTION_BIAS, {"strengths": math.inf}, r"attention_bias=inf .* a finite number"),
         (ATTENTION_BIAS, {"muon_lrs": [True]}, r"muon_lrs=True .* a number"),
@@ -199,6 +221,8 @@ def test_the_search_gives_every_recipe_the_same_sequences():
         (SPARSITY, {"state_size": 1}, r"state_size=1 .* an integer ≥ 2"),
         (SPARSITY, {"seeds": -1}, r"seeds=-1 .* an integer ≥ 1"),
         (LINEAR_MAP_SEARCH, {"sequences": 63}, r"sequences=63 .* an integer ≥ 64"),
+        (LINEAR_MAP_SEARCH, {"batch_size": 15}, r"batch_size=15 .* even, since a recipe halves it"),
+        (LINEAR_MAP_SEARCH, {"batch_size": 0}, r"batch_size=0 .* an integer ≥ 2"),
         (LINEAR_MAP_SEARCH, {"seeds": 0}, r"seeds=0 .* an integer ≥ 1"),
         (LINEAR_MAP_SEARCH, {"row_weight": 7}, r"row_weight=7 .* at most state_size=6"),
     ],

@@ -9,7 +9,6 @@ long, at the common learning rate and at others.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -25,10 +24,10 @@ from emergence_lib.experiments.evidence import steps_in_words, with_interval
 from emergence_lib.experiments.linear_map_cell import (
     CURVE_SCHEMA,
     LinearMapCell,
-    curve_row,
     float_tuple,
     plateau_event,
     rate_tuple,
+    run_cell,
     solve_event,
 )
 from emergence_lib.tasks.base import require_int
@@ -91,12 +90,6 @@ class AttentionBiasGrid(Grid):
             for muon_lr in self.muon_lrs
             for seed in range(self.seeds)
         ]
-
-
-def run(point: Point, device: str) -> dict[str, Any]:
-    """Train one cell with one seed."""
-    cell = LinearMapCell(**point.params)
-    return curve_row(cell, cell.train(point.seed, device), point.seed)
 
 
 def dose_response(rows: pd.DataFrame) -> pd.DataFrame:
@@ -280,7 +273,7 @@ ATTENTION_BIAS = Experiment(
             ),
         ),
     },
-    run=run,
+    run=run_cell,
     schema=CURVE_SCHEMA,
     judges={"A-8": judge_bias_removes_plateau},
     seconds={"smoke": 1, "quick": 15, "cpu": 200, "paper": 600},

@@ -18,6 +18,7 @@ import torch
 
 from emergence_lib.analysis.emergence import Event, level, plateau_length
 from emergence_lib.errors import ParameterError
+from emergence_lib.experiments.base import Point
 from emergence_lib.models import ModelConfig
 from emergence_lib.tasks import LinearMap
 from emergence_lib.tasks.base import require_int
@@ -128,7 +129,8 @@ def curve_row(cell: LinearMapCell, run: Run, seed: int) -> dict[str, Any]:
     device = next(run.model.parameters()).device
     bias = cell.attention_bias * task.attention_target().float().to(device)  # 0 changes nothing
     with torch.no_grad():
-        logits = run.model(batch.tokens[:, :-1].to(device), attn_bias=bias).cpu()
+        parts = batch.tokens[:, :-1].to(device).split(256)  # all at once takes 150 MB more
+        logits = torch.cat([run.model(part, attn_bias=bias).cpu() for part in parts])
     return {
         "eval_steps": loss.index.tolist(),
         "eval_loss": rounded(loss.to_numpy(), 5),
@@ -138,6 +140,19 @@ def curve_row(cell: LinearMapCell, run: Run, seed: int) -> dict[str, Any]:
         "final_loss": float(loss.iloc[-1]),
         "row_accuracy": rounded(task.row_accuracy(logits, batch).numpy(), 4),
     }
+
+
+def run_cell(point: Point, device: str) -> dict[str, Any]:
+    """Train the cell of a point with its seed: the `run` of experiments that keep only the curve.
+
+    Returns:
+        The columns of `CURVE_SCHEMA`.
+
+    Raises:
+        TrainingError: the loss is not finite.
+    """
+    cell = LinearMapCell(**point.params)
+    return curve_row(cell, cell.train(point.seed, device), point.seed)
 
 
 def plateau_event(row: pd.Series) -> Event:
@@ -162,11 +177,8 @@ def int_tuple(name: str, values: object, low: int, high: int) -> tuple[int, ...]
     Raises:
         ParameterError: nothing given, or a value that is not an integer in the range.
     """
-    if isinstance(values, str):  # what papermill's -p makes of a list
-        allowed = f"an integer or a list of integers from {low} to {high}"
-        advice = f"For example: -y '{name}: [{low}, {high}]'"
-        raise ParameterError(name, values, f"{allowed}; with papermill pass it by -y", advice)
-    given = _listed(name, values)
+    allowed = f"an integer or a list of integers from {low} to {high}"
+    given = _listed(name, values, allowed, f"[{low}, {high}]")
     for value in given:
         require_int(name, value, low, high)
     return tuple(sorted(set(given)))
@@ -178,12 +190,15 @@ def float_tuple(name: str, values: object) -> tuple[float, ...]:
     Raises:
         ParameterError: nothing given, or a value that is not a number.
     """
-    return tuple(dict.fromkeys(as_float(name, value) for value in _listed(name, values)))
+    given = _listed(name, values, "a number or a list of numbers", "[0.0, 4.0]")
+    return tuple(dict.fromkeys(as_float(name, value) for value in given))
 
 
 def rate_tuple(name: str, values: object) -> tuple[float | None, ...]:
     """`float_tuple` in which None, "AdamW alone", is a value too."""
-    return tuple(dict.fromkeys(as_rate(name, value) for value in _listed(name, values)))
+    allowed = "a number, None or a list of these"
+    given = _listed(name, values, allowed, "[0.005, null]")  # -y reads YAML
+    return tuple(dict.fromkeys(as_rate(name, value) for value in given))
 
 
 def as_float(name: str, value: object) -> float:
@@ -202,11 +217,11 @@ def as_rate(name: str, value: object) -> float | None:
     return None if value is None else as_float(name, value)
 
 
-def _listed(name: str, values: object) -> list[Any]:
-    if isinstance(values, Iterable) and not isinstance(values, str):
-        listed = list(values)
-    else:
-        listed = [values]
+def _listed(name: str, values: object, allowed: str, example: str) -> list[Any]:
+    if isinstance(values, str):  # what papermill's -p makes of a list
+        advice = f"For example: -y '{name}: {example}'"
+        raise ParameterError(name, values, f"{allowed}; with papermill pass it by -y", advice)
+    listed = list(values) if isinstance(values, Iterable) else [values]
     if not listed:
         raise ParameterError(name, values, "at least one value")
     return listed

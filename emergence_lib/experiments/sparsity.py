@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,8 +25,8 @@ from emergence_lib.experiments.linear_map_cell import (
     CURVE_SCHEMA,
     LinearMapCell,
     as_rate,
-    curve_row,
     int_tuple,
+    run_cell,
 )
 from emergence_lib.tasks import LinearMap
 from emergence_lib.tasks.base import require_int
@@ -94,12 +93,6 @@ class SparsityGrid(Grid):
             for seed in range(self.seeds)
             for row_weight in self.weights()
         ]
-
-
-def run(point: Point, device: str) -> dict[str, Any]:
-    """Train one cell with one seed."""
-    cell = LinearMapCell(**point.params)
-    return curve_row(cell, cell.train(point.seed, device), point.seed)
 
 
 def by_row_weight(rows: pd.DataFrame) -> pd.DataFrame:
@@ -318,7 +311,7 @@ SPARSITY = Experiment(
             SparsityGrid(state_size=size, seeds=3, batch_size=256) for size in (8, 16, 32)
         ),
     },
-    run=run,
+    run=run_cell,
     schema=CURVE_SCHEMA,
     judges={"A-9": judge_medium_is_hardest},
     seconds={"smoke": 1, "quick": 15, "cpu": 300, "paper": 600},
