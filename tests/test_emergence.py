@@ -17,6 +17,7 @@ from emergence_lib.analysis.emergence import (
     emergence_point,
     level,
     loss_jumps,
+    next_evaluations,
     plateau_length,
     scan,
     transition_width,
@@ -113,6 +114,21 @@ def test_scan_counts_what_a_regular_expression_counts(case):
         assert found.emergence.last_failing == (steps[first - 1] if first else None)
     else:
         assert found.emergence.last_failing == steps[-1]
+
+
+@given(arbitrary())
+def test_what_to_fetch_ahead_is_what_bisection_asks_for(case):
+    steps, passes = case
+    oracle = Oracle(steps, passes)
+    emergence_point(oracle, steps)
+    results = {}
+    for i, step in enumerate(oracle.asked):
+        ahead = next_evaluations(results, steps)
+        assert ahead[0] == step
+        assert set(oracle.asked[i + 1 : i + 2]) <= set(ahead[1:])
+        assert len(ahead) <= 3
+        results[step] = oracle.answers[step]
+    assert next_evaluations(results, steps) == ()
 
 
 def test_pythia_needs_at_most_eight_checkpoints():

@@ -44,7 +44,9 @@ def test_sizes_are_named_after_their_non_embedding_parameters(size):
 def test_the_largest_has_the_body_of_pythia_14m():
     config = pocket_config("1.2m", 10)
     assert (config.n_layers, config.d_model, config.n_heads) == (6, 128, 4)
-    assert config.rotary_dim == 8 and config.parallel_residual and not config.tied_embeddings
+    assert config.rotary_dim == 8
+    assert config.parallel_residual
+    assert not config.tied_embeddings
 
 
 def test_the_initial_scale_is_gpt_neoxs_small_one():

@@ -16,7 +16,7 @@ the last step. `Event` carries that fact on to `analysis.survival`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -117,6 +117,32 @@ def emergence_point(solved: Callable[[int], bool], steps: Sequence[int]) -> Emer
         else:
             low = middle + 1
     return Emergence(steps[low - 1] if low else None, steps[low], False, evaluations)
+
+
+def next_evaluations(results: Mapping[int, bool], steps: Sequence[int]) -> tuple[int, ...]:
+    """The checkpoint that `emergence_point` asks for next, then the two it may ask for after it.
+
+    What to fetch ahead of time where a checkpoint takes minutes to arrive. Fewer than three near
+    the end, none when `results` decide the bisection.
+
+    Args:
+        results: step → whether that checkpoint solves the task, of those evaluated so far.
+        steps: checkpoints in increasing order.
+    """
+    first = _asked(results, steps)
+    if first is None:
+        return ()
+    after = (_asked({**results, first: passes}, steps) for passes in (True, False))
+    return (first, *(step for step in after if step is not None))
+
+
+def _asked(results: Mapping[int, bool], steps: Sequence[int]) -> int | None:
+    """The first step that bisection needs and `results` lack."""
+    try:
+        emergence_point(results.__getitem__, steps)
+    except KeyError as missing:
+        return missing.args[0]
+    return None
 
 
 def scan(solved: Callable[[int], bool], steps: Sequence[int]) -> Scan:

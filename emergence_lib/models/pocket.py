@@ -7,11 +7,10 @@
 
 GPT-NeoX blocks as Pythia has them (Biderman et al. 2023, arXiv 2304.01373): rotary positions on a
 quarter of each head, parallel residual, GELU, untied embeddings. The vocabulary and the context are
-those of `tasks.corpus.PocketPile`. How the suite is trained is `experiments.pocket_suite`'s; here is
-where its checkpoints lie:
+those of `tasks.corpus.PocketPile`. `experiments.pocket_suite` trains it; checkpoints lie in
 
-    <checkout>/book/checkpoints/98k-seed0/step-00000140.safetensors     a few, shipped
-    <cache>/checkpoints/98k-seed0/…                                     all of a run, made by training
+    <checkout>/book/checkpoints/98k-seed0/step-00000140.safetensors  a few, shipped
+    <cache>/checkpoints/98k-seed0/…                                  all of a run, made by training
 """
 
 from __future__ import annotations
