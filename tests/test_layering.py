@@ -133,6 +133,19 @@ def test_nothing_is_unpickled(path):
     assert not re.search(r"\btorch\.load\(|\.read_pickle\(|allow_pickle=True", source)
 
 
+def test_weights_of_others_are_read_in_one_place_and_never_as_objects():
+    """`transformers` falls back on pickled weights, which some public checkpoints only have."""
+    calls = [
+        (names(path), {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords})
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".from_pretrained")
+    ]
+    assert [(path, given.get("weights_only")) for path, given in calls] == [
+        ("models/pythia.py", "True")
+    ]
+
+
 @each_module
 def test_only_the_book_and_the_command_line_know_notebooks(path):
     if room_of(path) not in ("book", "cli"):
