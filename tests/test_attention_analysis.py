@@ -11,6 +11,7 @@ from emergence_lib.analysis.attention import (
     AttentionObserver,
     RowLossObserver,
     alignment,
+    change_around,
     entropy,
     head_that_moves,
     uniform_alignment,
@@ -177,3 +178,15 @@ def test_watching_does_not_change_the_run(run):
     for name, weight in alone.model.state_dict().items():
         assert torch.equal(weight, run.model.state_dict()[name])
     assert isinstance(alone.model, Transformer)
+
+
+@pytest.mark.parametrize(
+    ("step", "margin", "change"),
+    [(200, 100, 3 - 1), (200, 150, 4 - 0), (0, 100, 1 - 0), (390, 50, 4 - 3), (200, 9_999, 4 - 0)],
+    ids=["on evaluations", "at or beyond", "from the start", "between", "ends of the table"],
+)
+def test_a_change_is_read_at_or_beyond_the_margins(step, margin, change):
+    table = pd.DataFrame({"a": [0.0, 1, 2, 3, 4], "b": 7.0}, index=[0, 100, 200, 300, 400])
+    assert change_around(table, step, margin).to_dict() == {"a": change, "b": 0}
+    with pytest.raises(ParameterError, match="margin=0 "):
+        change_around(table, step, 0)

@@ -16,9 +16,17 @@ from scipy.special import comb
 
 from emergence_lib.analysis.survival import Estimate
 from emergence_lib.errors import ParameterError
-from emergence_lib.experiments import attention_bias, plateau, sparsity
+from emergence_lib.experiments import (
+    attention_bias,
+    evidence,
+    moving_heads,
+    plateau,
+    sparsity,
+    watched_rows,
+)
 from emergence_lib.experiments.attention_bias import bias_effect, judge_bias_removes_plateau
 from emergence_lib.experiments.evidence import steps_in_words, width_sentence, with_interval
+from emergence_lib.experiments.moving_heads import gains_by_margin, head_evidence, head_moves
 from emergence_lib.experiments.plateau import judge_drops_are_rows, row_evidence
 from emergence_lib.experiments.sparsity import judge_medium_is_hardest
 from emergence_lib.plotting import WAIT_COLOURS, bit_accuracy
@@ -85,16 +93,16 @@ def runs(n=3, **how):
 
 def test_row_falls_jumps_and_widths_of_a_staircase():
     row = runs(1).iloc[0]
-    falls = plateau.row_falls(row)
+    falls = watched_rows.row_falls(row)
     assert {i: event.step for i, event in falls.items()} == dict(enumerate(FALLS.tolist()))
     assert all(event.observed for event in falls.values())
-    found = plateau.jumps(row)
+    found = watched_rows.jumps(row)
     assert [(jump.start, jump.end) for jump, _ in found] == [(s - EVERY, s) for s in FALLS]
     assert [n for _, n in found] == [1] * SIZE
     for jump, _ in found:
-        assert jump.drop == pytest.approx(LN2 / 15) == plateau.one_row(row)
+        assert jump.drop == pytest.approx(LN2 / 15) == watched_rows.one_row(row)
     # Straight from ln 2 to 0 in one interval: 10 to 90 % takes eight tenths of it.
-    widths = plateau.row_widths(runs(2))
+    widths = watched_rows.row_widths(runs(2))
     assert list(widths.columns) == ["seed", "row", "step", "width"]
     assert len(widths) == 2 * SIZE
     assert widths.width.to_numpy() == pytest.approx(0.8 * EVERY)
@@ -102,11 +110,11 @@ def test_row_falls_jumps_and_widths_of_a_staircase():
 
 def test_rows_that_are_never_learned_are_censored_and_have_no_width():
     row = runs(1, learned=3).iloc[0]
-    falls = plateau.row_falls(row)
+    falls = watched_rows.row_falls(row)
     assert [i for i, event in falls.items() if event.observed] == [0, 1, 2]
     assert falls[5].step == STEPS[-1]
-    assert plateau.row_width(row, 5) is None
-    assert plateau.row_widths(runs(1, learned=3)).row.tolist() == [0, 1, 2]
+    assert watched_rows.row_width(row, 5) is None
+    assert watched_rows.row_widths(runs(1, learned=3)).row.tolist() == [0, 1, 2]
 
 
 def test_a_single_evaluation_below_half_is_no_fall():
@@ -114,61 +122,150 @@ def test_a_single_evaluation_below_half_is_no_fall():
     made["row_loss"] = np.array(made["row_loss"])
     made["row_loss"][20, 4] = 0.0
     made["row_loss"] = made["row_loss"].tolist()
-    assert not plateau.row_falls(pd.Series(made))[4].observed
+    assert not watched_rows.row_falls(pd.Series(made))[4].observed
 
 
 def test_two_rows_that_fall_together_are_one_jump_of_two_rows():
     falls = FALLS.copy()
     falls[3] = falls[2]
-    found = plateau.jumps(runs(1, falls=falls).iloc[0])
+    found = watched_rows.jumps(runs(1, falls=falls).iloc[0])
     assert sorted(n for _, n in found) == [1] * (SIZE - 2) + [2]
     double = next(jump for jump, n in found if n == 2)
     assert double.drop == pytest.approx(2 * LN2 / 15)
     assert double.end == falls[2]
-    evidence = row_evidence(runs(2, falls=falls))
-    assert evidence.matching.value == 1  # two rows' worth for two rows
-    assert evidence.single.value == pytest.approx(6 / 7)
+    found = row_evidence(runs(2, falls=falls))
+    assert found.matching.value == 1  # two rows' worth for two rows
+    assert found.single.value == pytest.approx(6 / 7)
 
 
-def test_entropy_drops_name_the_head_and_compare_with_a_placebo():
-    drops = plateau.entropy_drops(runs(1).iloc[0]).set_index("row")
-    assert drops["head"].to_dict() == {i: i % HEADS for i in range(SIZE)}
-    assert drops["step"].to_dict() == dict(enumerate(FALLS.tolist()))
-    assert drops["drop"].to_numpy() == pytest.approx(1.0)
-    assert np.isnan(drops.placebo_drop[FALLS.argmin()])  # nothing was learned before the first row
-    assert drops["placebo_drop"].dropna().to_numpy() == pytest.approx([0.0] * (SIZE - 1))
+def test_head_moves_name_the_head_and_compare_with_rows_that_wait_and_an_earlier_time():
+    moves = head_moves(runs(1).iloc[0]).set_index("row")
+    assert moves["head"].to_dict() == {i: i % HEADS for i in range(SIZE)}
+    assert moves["step"].to_dict() == dict(enumerate(FALLS.tolist()))
+    assert moves["drop"].to_numpy() == pytest.approx(1.0)
+    assert moves["rise"].to_numpy() == pytest.approx(0.4)
+    first, last = FALLS.argmin(), FALLS.argmax()
+    assert np.isnan(moves.earlier_drop[first])  # nothing was learned before the first row
+    assert moves.earlier_drop.dropna().to_numpy() == pytest.approx([0.0] * (SIZE - 1))
+    for still in (moves.waiting_drop, moves.waiting_rise):
+        assert np.isnan(still[last])  # nothing waits beside the last row
+        assert still.dropna().to_numpy() == pytest.approx([0.0] * (SIZE - 1))
 
 
-def test_a_placebo_that_moves_as_much_is_seen():
-    """Every head's entropy falls at every row's step, at every query."""
-    made = staircase()
+def test_rows_that_are_never_learned_wait_to_the_end():
+    moves = head_moves(runs(1, learned=SIZE - 1).iloc[0])
+    assert moves.waiting_drop.to_numpy() == pytest.approx([0.0] * (SIZE - 1))
+
+
+@pytest.mark.parametrize("margin", [100, 300, 450])
+def test_head_moves_agree_with_loops_over_random_heads(margin):
+    """Every number anew, by index arithmetic on the arrays."""
+    rng = np.random.default_rng(3)
+    made = staircase(
+        falls=np.array([600, 700, 1_200, 1_250, 2_400, 3_000, 3_900, 5_900]), learned=7
+    )
+    entropy = rng.uniform(0, 2, (len(STEPS), HEADS, SIZE))
+    alignment = rng.uniform(0, 1, (len(STEPS), HEADS, SIZE))
+    made["row_entropy"] = entropy.reshape(len(STEPS), -1).tolist()
+    made["row_alignment"] = alignment.reshape(len(STEPS), -1).tolist()
+    falls = {i: e.step for i, e in watched_rows.row_falls(pd.Series(made)).items() if e.observed}
+    assert len(falls) == 7
+
+    def change(values, step):
+        before, after = (step - margin) // EVERY, (step + margin) // EVERY
+        return values[min(int(after), len(STEPS) - 1)] - values[max(int(before), 0)]
+
+    for line in head_moves(pd.Series(made), margin).itertuples():
+        drop, rise = -change(entropy, line.step), change(alignment, line.step)
+        assert line.head == drop[:, line.row].argmax()
+        assert line.drop == pytest.approx(drop[line.head, line.row])
+        assert line.rise == pytest.approx(rise[line.head, line.row])
+        waiting = [j for j in range(SIZE) if falls.get(j, 9e9) - line.step >= 2 * margin]
+        assert line.waiting_drop == pytest.approx(np.mean([drop[:, j].max() for j in waiting]))
+        rises = [rise[drop[:, j].argmax(), j] for j in waiting]
+        assert line.waiting_rise == pytest.approx(np.mean(rises))
+        earlier = [step for step in falls.values() if line.step - step >= 2 * margin]
+        if earlier:
+            at_earlier = -change(entropy, max(earlier))[:, line.row]
+            assert line.earlier_drop == pytest.approx(at_earlier.max())
+        else:
+            assert math.isnan(line.earlier_drop)
+
+
+def every_query_moves(row):
+    """The row with all heads turning sharp, and towards the inputs, at every row's step."""
     fallen = sum((step <= STEPS).astype(float) for step in FALLS)
-    made["row_entropy"] = np.repeat(2 - 0.1 * fallen[:, None], HEADS * SIZE, 1).tolist()
-    drops = plateau.entropy_drops(pd.Series(made))
-    assert drops["drop"].to_numpy() == pytest.approx(0.1)
-    assert drops["placebo_drop"].dropna().to_numpy() == pytest.approx([0.1] * (SIZE - 1))
+    row["row_entropy"] = np.repeat(2 - 0.1 * fallen[:, None], HEADS * SIZE, 1).tolist()
+    row["row_alignment"] = np.repeat(0.1 + 0.1 * fallen[:, None], HEADS * SIZE, 1).tolist()
+    return row
 
 
-def test_the_placebo_looks_back_not_ahead():
-    """A query whose entropy falls at the row before it, and not after, has that as its placebo."""
+def test_heads_that_move_as_much_for_rows_that_wait_are_seen():
+    moves = head_moves(pd.Series(every_query_moves(staircase())))
+    for own, waiting in (("drop", "waiting_drop"), ("rise", "waiting_rise")):
+        assert moves[own].to_numpy() == pytest.approx(0.1)
+        assert moves[waiting].dropna().to_numpy() == pytest.approx([0.1] * (SIZE - 1))
+    assert moves.earlier_drop.dropna().to_numpy() == pytest.approx([0.1] * (SIZE - 1))
+    verdict = judge_drops_are_rows(
+        pd.DataFrame([every_query_moves(staircase(s)) for s in range(3)])
+    )
+    assert verdict.status == "partly"  # the drops are rows, the heads prove nothing
+    assert "entropy drops 0.00 [" in verdict.evidence
+
+
+def test_the_earlier_time_is_the_last_one_before():
+    """A query whose entropy falls at the row before it, and not after, has that as its own."""
     made = staircase()
     entropy = np.full((len(STEPS), HEADS, SIZE), 2.0)
     first, second, last = np.argsort(FALLS)[[0, 1, -1]]
     entropy[FALLS[first] <= STEPS, 0, second] = 1.5
     entropy[FALLS[last] <= STEPS, 0, second] = 0.5
     made["row_entropy"] = entropy.reshape(len(STEPS), -1).tolist()
-    drops = plateau.entropy_drops(pd.Series(made)).set_index("row")
-    assert drops.placebo_drop[second] == pytest.approx(0.5)
+    moves = head_moves(pd.Series(made)).set_index("row")
+    assert moves.earlier_drop[second] == pytest.approx(0.5)
 
 
-def test_rows_that_all_fall_together_have_no_placebo():
+def test_a_general_fall_of_entropy_hides_a_row_from_the_earlier_time_only():
+    """As in training: all entropies fall early. Rows that wait share that, earlier times do not."""
+    made = staircase()
+    entropy = np.array(made["row_entropy"])
+    made["row_entropy"] = (entropy + 3 * np.exp(-STEPS / 400)[:, None]).tolist()
+    heads = head_evidence([pd.Series(made)])
+    assert heads.entropy_gain.value == pytest.approx(1.0)
+    # The trend loses f(s) across the fall at s; over rows f(s) - f(s - 600) telescopes.
+    at_first, at_last = (
+        3 * (math.exp(-(s - 300) / 400) - math.exp(-(s + 300) / 400)) for s in FALLS[[0, -1]]
+    )
+    assert heads.earlier_gain.value == pytest.approx(1 + (at_last - at_first) / (SIZE - 1))
+    assert heads.earlier_gain.value < 0.85
+
+
+def test_rows_that_all_fall_together_have_nothing_to_be_compared_with():
     together = np.full(SIZE, 1_000)
-    drops = plateau.entropy_drops(runs(1, falls=together).iloc[0])
-    assert drops["drop"].notna().all()
-    assert drops["placebo_drop"].isna().all()
+    moves = head_moves(runs(1, falls=together).iloc[0])
+    assert moves["drop"].notna().all()
+    assert moves[["waiting_drop", "waiting_rise", "earlier_drop"]].isna().all(axis=None)
     verdict = judge_drops_are_rows(runs(3, falls=together))
     assert "a head's entropy drops unknown nats more" in verdict.evidence
     assert verdict.status == "not reproduced"  # 3 of 3 drops match: 29 % at least
+
+
+def test_the_gains_have_a_line_a_margin():
+    rows = pd.DataFrame([staircase(s, entropy_drop=d) for s, d in enumerate((0.8, 1.0, 1.2))])
+    table = gains_by_margin(rows, (100, 300, 350))
+    assert table.iloc[:, 0].tolist() == [100, 300, 350]
+    assert table.iloc[:, 1].tolist() == ["1.00 [0.50, 1.50]"] * 3
+    assert table.iloc[:, 2].tolist() == ["0.40 [0.20, 0.60]"] * 3
+    # At 350 steps the next row, 600 later, is too close: the last two rows have none that waits.
+    assert table["rows"].tolist() == [21, 21, 18]
+    assert table["rows with one"].tolist() == [21, 21, 18]
+    assert gains_by_margin(runs(3, learned=0), (100,)).empty
+
+
+def test_chance_alignment_counts_the_inputs_that_a_query_may_read():
+    row = pd.Series({"state_size": 8, "row_weight": 3, "seed": 5})
+    chance = moving_heads.chance_alignment(row)
+    assert chance.to_dict() == pytest.approx({i: 3 / (8 + i) for i in range(8)})
 
 
 def test_a_staircase_of_rows_with_moving_heads_reproduces_the_claim():
@@ -178,23 +275,31 @@ def test_a_staircase_of_rows_with_moving_heads_reproduces_the_claim():
     assert verdict.n == 3
     # 24 of 24 drops: Clopper–Pearson's lower end is the 2.5 % point of Beta(24, 1).
     low = stats.beta.ppf(0.025, 24, 1)
-    assert f"100% [{low:.0%}, 100%] of 24 abrupt drops" in verdict.evidence
-    assert "(100% are single rows)" in verdict.evidence
+    share = f"100% [{low:.0%}, 100%]"
+    assert verdict.evidence.startswith(
+        f"Of 24 abrupt drops {share} have the size of the rows that fall in them and {share} are "
+        "single rows; "
+    )
     assert "falls within 40 [40, 40] steps" in verdict.evidence
     assert "24 of 24 learned rows fell in one" in verdict.evidence
     # Student's t of 0.8, 1.0 and 1.2: 4.303 · 0.2/√3 either way. Attention: 0.4 of it.
+    assert "From 300 steps before its fall to 300 after" in verdict.evidence
     assert "1.00 [0.50, 1.50] nats more" in verdict.evidence
-    assert "(more in 21 of 21 rows)" in verdict.evidence  # the first row has no earlier one
-    assert "rises by 0.40 [0.20, 0.60]" in verdict.evidence
-    evidence = row_evidence(rows)
-    assert (evidence.n_runs, evidence.n_rows, evidence.n_jumps) == (3, 24, 24)
-    assert evidence.onset == (600, 600, 600)
+    assert "rises 0.40 [0.20, 0.60] more" in verdict.evidence
+    assert "(entropy: in 21 of 21 rows)" in verdict.evidence  # nothing waits beside the last row
+    assert verdict.evidence.endswith(
+        "earlier time the entropy's gain is 1.00 [0.50, 1.50] nats (21 rows)."
+    )
+    found = row_evidence(rows)
+    assert (found.n_runs, found.n_rows, found.n_jumps) == (3, 24, 24)
+    assert found.width == (40, 40, 40)
 
 
 def test_drops_of_two_rows_match_but_are_not_single():
     """Rows fall in pairs: every drop has its rows' size, and none is one row."""
     verdict = judge_drops_are_rows(runs(6, falls=np.repeat(FALLS[::2], 2)))
-    assert "(0% are single rows)" in verdict.evidence
+    high = stats.beta.ppf(0.975, 1, 24)  # Clopper–Pearson for 0 of 24
+    assert f"and 0% [0%, {high:.0%}] are single rows" in verdict.evidence
     assert verdict.status == "partly"
 
 
@@ -224,7 +329,7 @@ ELSEWHEN = {"total_falls": FALLS + 300}
 def test_what_is_missing_from_the_staircase_lowers_the_verdict(how, status, share):
     verdict = judge_drops_are_rows(runs(3, **how))
     assert verdict.status == status
-    assert verdict.evidence.startswith(f"{share} [")
+    assert re.match(rf"Of \d+ abrupt drops {share} \[", verdict.evidence)
     assert reads_well(verdict.evidence)
 
 
@@ -254,7 +359,7 @@ def test_runs_that_learned_nothing_do_not_count():
     rows = pd.concat([runs(2), runs(4, learned=0)])
     verdict = judge_drops_are_rows(rows)
     assert verdict.n == 2
-    assert "of 16 abrupt drops" in verdict.evidence
+    assert "Of 16 abrupt drops" in verdict.evidence
 
 
 def test_the_headline_counts_runs_waits_and_rows():
@@ -268,6 +373,11 @@ def test_the_headline_counts_runs_waits_and_rows():
     assert "first half row is learned at 600 [600, " in text
     assert "learns 5.5 of its 8 rows (median; 0 to 8)" in text  # 8, 8, 3 and 0
     assert reads_well(text)
+
+
+@pytest.mark.parametrize("rows", [pd.DataFrame(), runs(1).assign(steps=6_000)[:0]])
+def test_a_headline_without_runs_says_so(rows):
+    assert plateau.headline_sentence(rows) == "No run of this cell is recorded yet."
 
 
 def test_the_width_sentence_counts_rows_that_are_still_falling_at_the_end():
@@ -747,4 +857,9 @@ def test_numbers_in_words():
     assert with_interval(Estimate(0.0649, 0.05, 0.1), ".2f") == "0.06 [0.05, 0.10]"
     assert with_interval(Estimate(0.5, 0.25, 1), ".0%") == "50% [25%, 100%]"
     assert with_interval(Estimate(0.5, math.nan, math.nan), ".2f") == "0.50 (no interval)"
-    assert with_interval(plateau.UNKNOWN, ".2f") == "unknown"
+    assert with_interval(evidence.UNKNOWN, ".2f") == "unknown"
+
+
+def test_over_runs_leaves_out_runs_without_the_value():
+    assert evidence.over_runs([1.0, math.nan, 3.0, math.inf]).value == 2
+    assert evidence.over_runs([math.nan, math.inf]) is evidence.UNKNOWN

@@ -53,11 +53,12 @@ def watched_run(rows_that_fall=(0, 2)):
     entropy = pd.DataFrame(
         np.arange(len(STEPS) * 6).reshape(-1, 6) / 10, index=STEPS, columns=columns
     )
+    chance = {0: 0.5, 1: 0.4, 2: 0.3}
     moving = pd.DataFrame(
         [(row, 300 * (row + 1), 0, row % 2) for row in reversed(rows_that_fall)],
         columns=["row", "step", "layer", "head"],
     )
-    return plotting.watched_run(curve(300), row_losses, moving, entropy)
+    return plotting.watched_run(curve(300), row_losses, moving, entropy, entropy / 10, chance)
 
 
 EVENTS = {
@@ -244,11 +245,15 @@ def test_a_run_that_stopped_early_keeps_its_last_loss_in_the_median():
     assert median.get_ydata().tolist() == curve(200).tolist()
 
 
-def test_a_watched_run_has_three_panels_and_a_line_a_fall():
+def test_a_watched_run_has_four_panels_and_a_line_a_fall():
     figure = watched_run()
-    loss, rows, heads = figure.axes[:3]
+    loss, rows, heads, inputs = figure.axes[:4]
     assert [line.get_xdata()[0] for line in loss.lines[1:]] == [900, 300]
-    assert all(len(ax.findobj(QuadMesh)) == 1 for ax in (rows, heads))
+    assert all(len(ax.findobj(QuadMesh)) == 1 for ax in (rows, heads, inputs))
+    for ax in (rows, heads, inputs):  # a mark at each row's own fall, in its own line
+        [marks] = ax.findobj(LineCollection)
+        ends = [segment.tolist() for segment in marks.get_segments()]
+        assert ends == [[[900, 0], [900, 1]], [[300, 1], [300, 2]]]
     # In the order in which `moving` has them, rows that never fell last.
     assert [label.get_text() for label in rows.get_yticklabels()] == ["2", "0", "1"]
     assert rows.get_ylim()[0] > rows.get_ylim()[1]  # the first on top
@@ -257,9 +262,18 @@ def test_a_watched_run_has_three_panels_and_a_line_a_fall():
     assert shown[0].tolist() == pytest.approx((first + 0.2).tolist())
     assert shown[1].tolist() == pytest.approx(first.tolist())
     assert np.ma.getmaskarray(shown)[2].all()  # row 1 never fell: no head to show
-    assert heads.get_xlabel() == "training step"
+    [mesh] = inputs.findobj(QuadMesh)
+    shown = np.ma.asarray(mesh.get_array()).reshape(3, len(STEPS))
+    assert shown[0].tolist() == pytest.approx(((first + 0.2) / 10 - 0.3).tolist())
+    assert shown[1].tolist() == pytest.approx((first / 10 - 0.5).tolist())
+    assert np.ma.getmaskarray(shown)[2].all()
+    assert mesh.get_clim() == (-1, 1)  # so that chance is in the middle, white
+    assert min(mesh.cmap(mesh.norm(0.0))[:3]) > 0.95
+    assert to_hex(mesh.cmap.get_bad()) == "#dddddd"
+    assert inputs.get_xlabel() == "training step"
     labels = [ax.get_ylabel() for ax in figure.axes]
     assert sum("(nats)" in label for label in labels) == 3
+    assert "minus chance" in labels[-1]
 
 
 def test_a_watched_run_in_which_nothing_was_learned_is_drawn_too():

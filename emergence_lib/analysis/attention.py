@@ -148,13 +148,31 @@ def unpack(trajectory: pd.DataFrame, name: str) -> pd.DataFrame:
     return wide.sort_index(axis=1)
 
 
+def change_around(table: pd.DataFrame, step: float, margin: int) -> pd.Series:
+    """How much every column changes across a step: `margin` steps after it minus `margin` before.
+
+    Both at the nearest evaluations at or beyond these steps, or at the ends of the table.
+
+    Args:
+        table: index step, any columns.
+
+    Raises:
+        ParameterError: `margin` is not a positive integer.
+    """
+    require_int("margin", margin, 1)
+    steps = table.index
+    before = max(steps.searchsorted(step - margin, side="right") - 1, 0)
+    after = min(steps.searchsorted(step + margin, side="left"), len(steps) - 1)
+    return table.iloc[after] - table.iloc[before]
+
+
 def head_that_moves(
     row_entropy: pd.DataFrame, falls: Mapping[int, float], margin: int
 ) -> pd.DataFrame:
     """For each row, the head whose entropy at that row's query drops most when the row is learned.
 
-    A drop is the entropy `margin` steps before the fall minus that `margin` steps after it, at the
-    nearest evaluations at or beyond these, or at the ends of the curve.
+    A drop is the entropy `margin` steps before the fall minus that `margin` steps after it
+    (`change_around`).
 
     Args:
         row_entropy: ``unpack(run.trajectory, "row_entropy")``, nats.
@@ -169,16 +187,12 @@ def head_that_moves(
         ParameterError: `margin` is not a positive integer or a row is not in the table.
     """
     require_int("margin", margin, 1)
-    steps = row_entropy.index
     known = set(row_entropy.columns.get_level_values("row"))
     lines = []
     for row, step in falls.items():
         if row not in known:
             raise ParameterError("falls", row, f"keyed by rows 0 to {max(known)}")
-        before = max(steps.searchsorted(step - margin, side="right") - 1, 0)
-        after = min(steps.searchsorted(step + margin, side="left"), len(steps) - 1)
-        at_row = row_entropy.xs(row, axis=1, level="row")
-        drop = at_row.iloc[before] - at_row.iloc[after]
+        drop = -change_around(row_entropy, step, margin).xs(row, level="row")
         layer, head = drop.idxmax()
         others = drop.drop((layer, head)).median()
         lines.append((row, step, layer, head, drop.max(), others))

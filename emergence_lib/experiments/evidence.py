@@ -1,13 +1,25 @@
-"""Estimates in words, for the evidence of a verdict: an unknown or endless number reads as such."""
+"""Estimates over runs, and in words: an unknown or endless number reads as such in a verdict."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from emergence_lib.analysis.survival import Estimate
+from emergence_lib.analysis.survival import Estimate, mean_interval
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+
+
+def over_runs(
+    values: Iterable[float], interval: Callable[[list[float]], Estimate] = mean_interval
+) -> Estimate:
+    """The interval over the runs that have the value; `UNKNOWN` where none has it."""
+    known = [value for value in values if np.isfinite(value)]
+    return interval(known) if known else UNKNOWN
 
 
 def steps_in_words(estimate: Estimate, watched: float) -> str:
@@ -34,7 +46,7 @@ def with_interval(estimate: Estimate, spec: str) -> str:
 
 
 def width_sentence(widths: pd.DataFrame) -> str:
-    """Whether rows that are learned late fall more slowly, from `plateau.row_widths`."""
+    """Whether rows that are learned late fall more slowly, from `watched_rows.row_widths`."""
     unfinished = int(widths.width.isna().sum())
     widths = widths.dropna()
     if len(widths) < 4:

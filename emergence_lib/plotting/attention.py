@@ -15,42 +15,62 @@ from emergence_lib.plotting.style import OKABE_ITO, step_axis
 
 
 def watched_run(
-    loss: pd.Series, row_losses: pd.DataFrame, moving: pd.DataFrame, entropy: pd.DataFrame
+    loss: pd.Series,
+    row_losses: pd.DataFrame,
+    moving: pd.DataFrame,
+    entropy: pd.DataFrame,
+    alignment: pd.DataFrame,
+    chance: Mapping[int, float],
 ) -> Figure:
-    """One run on three aligned panels: total loss, loss of each row, entropy of its moving head.
+    """One run on four aligned panels: total loss; each row's loss; two measures of its moving head.
+
+    A mark in the lower three is the row's fall. A row that never fell has no moving head: grey.
 
     Args:
         loss: nats, indexed by step.
         row_losses: nats, index step, one column a row.
         moving: columns row, step, layer, head as `analysis.attention.head_that_moves` gives.
         entropy: nats, index step, columns (layer, head, row).
+        alignment: attention on the row's true inputs, 0 to 1, likewise.
+        chance: row → `alignment` of attention that is spread evenly; it is drawn white.
     """
     order = [*moving["row"], *(r for r in row_losses if r not in set(moving["row"]))]
     edges = _edges(loss.index)
     fig, axes = plt.subplots(
-        3, 1, figsize=(7, 7.2), sharex=True, gridspec_kw={"height_ratios": [1.1, 1, 1]}
+        4, 1, figsize=(7, 9), sharex=True, gridspec_kw={"height_ratios": [1.1, 1, 1, 1]}
     )
     axes[0].plot(loss.index, loss, color=OKABE_ITO["blue"])
     for step in moving["step"]:
         axes[0].axvline(step, color=OKABE_ITO["orange"], linewidth=0.8, alpha=0.8, zorder=0)
     axes[0].set_ylabel("total loss (nats)")
     axes[0].set_title("A vertical line marks the step at which a row's loss falls below ln 2 / 2")
+    above_chance = _of_moving_head(moving, alignment, order) - pd.Series(chance)[order]
     images = (
-        (axes[1], row_losses[order], "loss of the row (nats)"),
-        (axes[2], _entropy_of_moving_head(moving, entropy, order), "entropy of its head (nats)"),
+        (row_losses[order], "row's loss (nats)", "cividis", (0.0, None)),
+        (
+            _of_moving_head(moving, entropy, order),
+            "head's entropy (nats)",
+            "cividis",
+            (0.0, None),
+        ),
+        (above_chance, "on the true inputs,\nminus chance", "RdBu", (-1.0, 1.0)),
     )
-    for ax, table, label in images:
+    for ax, (table, label, colours, (low, high)) in zip(axes[1:], images, strict=True):
         values = table.to_numpy().T
-        top = np.nanquantile(values, 0.98) if np.isfinite(values).any() else 1.0
-        # Not the maximum: an untrained model's first loss would dim all others.
+        if high is None:
+            # Not the maximum: an untrained model's first loss would dim all others.
+            high = np.nanquantile(values, 0.98) if np.isfinite(values).any() else 1.0
         mesh = ax.pcolormesh(
-            edges, np.arange(len(order) + 1), values, vmin=0, vmax=top, rasterized=True
-        )
+            edges, np.arange(len(order) + 1), values, vmin=low, vmax=high, rasterized=True,
+            cmap=plt.get_cmap(colours).with_extremes(bad="#DDDDDD"),
+        )  # fmt: skip
+        ax.vlines(moving["step"], np.arange(len(moving)), np.arange(len(moving)) + 1,
+                  color=OKABE_ITO["orange"], linewidth=1.4)  # fmt: skip
         fig.colorbar(mesh, ax=ax, label=label, pad=0.01)
         ax.invert_yaxis()
         ax.set_yticks(np.arange(len(order)) + 0.5, order, fontsize=7.5)
         ax.set_ylabel("output row")
-    step_axis(axes[2], 100)
+    step_axis(axes[-1], 100)
     return fig
 
 
@@ -86,14 +106,14 @@ def attention_maps(
     return fig
 
 
-def _entropy_of_moving_head(
-    moving: pd.DataFrame, entropy: pd.DataFrame, order: Sequence[int]
+def _of_moving_head(
+    moving: pd.DataFrame, measure: pd.DataFrame, order: Sequence[int]
 ) -> pd.DataFrame:
-    """Entropy of each row's moving head at that row's query; NaN for rows that never fell."""
+    """What each row's moving head does at that row's query; NaN for rows that never fell."""
     heads = {line.row: (line.layer, line.head) for line in moving.itertuples()}
     return pd.DataFrame(
-        {row: entropy[(*heads[row], row)] if row in heads else np.nan for row in order},
-        index=entropy.index,
+        {row: measure[(*heads[row], row)] if row in heads else np.nan for row in order},
+        index=measure.index,
     )
 
 
