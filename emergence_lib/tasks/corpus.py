@@ -20,13 +20,15 @@ import os
 import platform
 import tempfile
 import warnings
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock
 from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -97,13 +99,13 @@ class Corpus:
         tokens: token ids.
         labels: by name as in `PocketPile`, in compact types.
         n_train: tokens of the train split.
-        digest: of tokens and labels, hexadecimal.
+        digest: of the tokens and the split, hexadecimal: equal digests, equal training data.
     """
 
     tokens: Int[Tensor, " token"]
     labels: dict[str, Tensor]
     n_train: int
-    digest: str = field(default="")
+    digest: str
 
     def span(self, split: str) -> tuple[int, int]:
         """First token of a split and the one behind its last."""
@@ -119,13 +121,14 @@ def corpus() -> Corpus:
     written, the corpus is built in every process, with a warning.
     """
     path = cache_folder() / f"corpus-{_recipe()[:16]}.safetensors"
-    if (found := _read(path)) is not None:
-        return found
-    built = build_corpus()
-    try:
-        _write(path, built)
-    except OSError as error:
-        warnings.warn(f"PocketPile is not kept on disk: {error}", stacklevel=2)
+    with _alone(path):  # of several processes one builds, the others wait and read
+        if (found := _read(path)) is not None:
+            return found
+        built = build_corpus()
+        try:
+            _write(path, built)
+        except OSError as error:
+            warnings.warn(f"PocketPile is not kept on disk: {error}", stacklevel=2)
     return built
 
 
@@ -154,7 +157,7 @@ def build_corpus() -> Corpus:
             labels[name].append(values)
     stacked = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in labels.items()}
     ids = torch.from_numpy(np.concatenate(tokens))
-    return Corpus(ids, stacked, n_train, _digest(ids, stacked, n_train))
+    return Corpus(ids, stacked, n_train, _digest(n_train, ids))
 
 
 def _grammar(document: Document, offsets: list[tuple[int, int]]) -> dict[str, np.ndarray]:
@@ -213,11 +216,24 @@ def _recipe() -> str:
     return recipe.hexdigest()
 
 
-def _digest(tokens: Tensor, labels: dict[str, Tensor], n_train: int) -> str:
+def _digest(n_train: int, *tensors: Tensor) -> str:
     content = hashlib.sha256(str(n_train).encode())
-    for tensor in (tokens, *(labels[name] for name in _LABELS)):
+    for tensor in tensors:
         content.update(tensor.numpy().tobytes())
     return content.hexdigest()
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock beside `path`; go on without one where none can be made."""
+    lock = FileLock(path.with_suffix(".lock"))
+    with suppress(OSError, NotImplementedError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _write(path: Path, built: Corpus) -> None:
@@ -226,7 +242,7 @@ def _write(path: Path, built: Corpus) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
     os.close(handle)
     try:
-        metadata = {"n_train": str(built.n_train), "digest": built.digest}
+        metadata = {"n_train": str(built.n_train), "checksum": _checksum(built)}
         save_file({"tokens": built.tokens, **built.labels}, name, metadata)
         os.replace(name, path)
     except BaseException as error:
@@ -243,12 +259,16 @@ def _read(path: Path) -> Corpus | None:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in ("tokens", *_LABELS)}
-        tokens = tensors.pop("tokens")
         n_train = int(metadata["n_train"])
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
-    digest = _digest(tokens, tensors, n_train)
-    return Corpus(tokens, tensors, n_train, digest) if digest == metadata.get("digest") else None
+    tokens = tensors.pop("tokens")
+    found = Corpus(tokens, tensors, n_train, _digest(n_train, tokens))
+    return found if _checksum(found) == metadata.get("checksum") else None
+
+
+def _checksum(built: Corpus) -> str:
+    return _digest(built.n_train, built.tokens, *(built.labels[name] for name in _LABELS))
 
 
 def corpus_provenance() -> dict[str, str]:
@@ -258,7 +278,7 @@ def corpus_provenance() -> dict[str, str]:
         python: version of the interpreter whose library the code and prose come from.
         sources: digest of those files and help topics.
         tokenizer: digest of the tokenizer's file.
-        corpus: digest of tokens and labels; equal digests mean equal training data.
+        corpus: digest of the tokens; equal digests mean equal training data.
     """
     return {
         "python": platform.python_version(),

@@ -169,7 +169,7 @@ class InContextRepetition(Capability):
     """Ten random words and the first five again: which is the sixth?
 
     The words are the tokenizer's own: every token that is a space and at least three small letters,
-    some five hundred in the pocket tokenizer, two in three of which no story has in a row.
+    some five hundred in the pocket tokenizer, four in five of which stand in no row of a story.
     """
 
     n_words = 10

@@ -2,7 +2,7 @@
 
 A template is one sentence with its analysis written into it:
 
-    When|After {A/subject} and {B/conjunct} went/clause to the {P/oblique} , {B/subject} gave …
+    When|After/marker {A/subject} and {B/conjunct} went/clause to the {P/oblique} , …
 
     word        part of speech from `LEXICON`, role the usual one of that part of speech
     word/role   the role of this word here (a third field, ``to/marker/particle``, also sets the
@@ -45,7 +45,7 @@ ROLES = (
     "root",  # the main verb of the sentence
     "clause",  # the verb of a subordinate, coordinated or quoted clause
     "subject",
-    "object",
+    "object",  # also what somebody or something "was"
     "indirect object",
     "oblique",  # a noun behind an adposition
     "conjunct",  # second and later members of a coordination
@@ -64,7 +64,7 @@ ROLES = (
 """Closed set of dependency roles: what a word is to its head."""
 
 _USUAL_ROLE = {
-    "noun": "object",
+    "noun": "object",  # also what somebody or something "was"
     "pronoun": "subject",
     "verb": "root",
     "auxiliary": "auxiliary",
@@ -245,14 +245,14 @@ RARE = (
     "everyone called {R/object} , and {R/subject} came/clause home .",
 )
 IOI = (
-    "When|After|While|Once {A/subject} and {B/conjunct} went|came|walked|ran/clause to the "
+    "When|After|While|Once/marker {A/subject} and {B/conjunct} went|came|walked|ran/clause to the "
     "{P/oblique} , {B/subject} gave|handed|passed|brought|showed|sold a|the {O/object} to "
     "{A/oblique} .",
-    "When|After|While|Once {B/subject} and {A/conjunct} went|came|walked|ran/clause to the "
+    "When|After|While|Once/marker {B/subject} and {A/conjunct} went|came|walked|ran/clause to the "
     "{P/oblique} , {B/subject} gave|handed|passed|brought|showed|sold a|the {O/object} to "
     "{A/oblique} .",
-    "When|While {A/subject} and {B/conjunct} were/clause at|in the {P/oblique} , {B/subject} "
-    "gave|handed|passed|showed a|the {O/object} to {A/oblique} .",
+    "When|While/marker {A/subject} and {B/conjunct} were/clause at|in the {P/oblique} , "
+    "{B/subject} gave|handed|passed|showed a|the {O/object} to {A/oblique} .",
     "then|later , {B/subject} and {A/conjunct} went to the {P/oblique} , and {B/subject} "
     "gave|handed|sold/clause a|the {O/object} to {A/oblique} .",
     "{A/subject} and {B/conjunct} played at|near the {P/oblique} , and then {B/subject} gave|"
@@ -287,7 +287,8 @@ NARRATION = (
     "{A/subject} lost {A.his/determiner} {O/object} on the road/oblique to the {P/oblique} .",
     "{B/subject} opened the door/object and looked/clause outside|inside .",
     "{A/subject} kept the {O/object} in a {J/modifier} {Q/oblique} .",
-    "because {A/subject} was/clause tired|hungry|late , {B/subject} carried the {O/object} .",
+    "because/marker {A/subject} was/clause tired|hungry|late , {B/subject} carried the "
+    "{O/object} .",
     "{B/subject} forgot the {O/object} at the {P/oblique} .",
     "they laughed|waited|slept|sat|ate together near the fire|tree|water|window/oblique .",
 )
@@ -302,7 +303,8 @@ TALK = (  # question or remark by A, answer by B
     ),
     (
         "<< do you want|need|know/clause this {O/object} ? >> asked {A/subject} .",
-        "<< no , I do not want|need|know/clause it/object , >> said|answered {B/subject} .",
+        "<< no , I do not/modifier want|need|know/clause it/object , >> said|answered "
+        "{B/subject} .",
     ),
     (
         "<< please come|go/clause with me/oblique to the {P/oblique} , >> said {A/subject} .",
@@ -357,7 +359,7 @@ CODE = (
 PACKING = (
     "{A/subject} packed {L/item} .",
     "in the {Q/oblique} there were {L/item} .",
-    "<< do not forget/clause/verb {L/item} , >> said {B/subject} .",
+    "<< do not/modifier forget/clause/verb {L/item} , >> said {B/subject} .",
     "{B/subject} asked for {L/item} .",
     "then {B/subject} found {L/item} near the {P/oblique} .",
     "again {A/subject} counted {L/item} .",
