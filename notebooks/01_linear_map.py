@@ -260,11 +260,12 @@ plt.show()
 
 # %% [markdown]
 # Is knowing where to look enough? At $s = 8$ the parity itself is long. The table gives the hard cell
-# with the bias at the common learning rate and at others.
+# with and without bias at the common learning rate, and with bias at others; `missing` counts runs that
+# are not recorded yet.
 
 # %%
-hard = attention_bias.hard_cell_table(bias.rows)
-hard.style.hide(axis="index").format(precision=3) if len(hard) else Markdown("Not recorded yet.")
+hard = attention_bias.hard_cell_table(bias.rows, bias.profile)
+hard.style.hide(axis="index").format("{:.4g}", na_rep="")
 
 # %% [markdown]
 # ## The recipe, and how it was found
@@ -277,7 +278,9 @@ hard.style.hide(axis="index").format(precision=3) if len(hard) else Markdown("No
 # %%
 search = recorded(LINEAR_MAP_SEARCH)
 display(Markdown(f"Source: {search.label}. {search.gap}"))
-linear_map_search.search_table(search.rows).style.hide(axis="index").format(precision=3)
+linear_map_search.search_table(search.rows).style.hide(axis="index").format(
+    {"rows_learned": "{:.1f}", "final_loss": "{:.3f}", "seconds": "{:.0f}"}, precision=4
+)
 
 # %% [markdown]
 # ## What it means

@@ -21,8 +21,9 @@ from emergence_lib.experiments.linear_map_cell import (
     solve_event,
 )
 from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH, RECIPES, search_table
-from emergence_lib.experiments.plateau import PLATEAU, PlateauGrid, head_table, row_losses
+from emergence_lib.experiments.plateau import PLATEAU, PlateauGrid
 from emergence_lib.experiments.sparsity import SPARSITY, SparsityGrid
+from emergence_lib.experiments.watched_rows import head_table, row_losses
 from emergence_lib.tasks import LinearMap
 
 torch.set_num_threads(1)
@@ -135,8 +136,10 @@ def test_the_bias_is_recorded_over_strengths_and_on_the_hard_cell():
     found = cells(ATTENTION_BIAS, "cpu")
     for strength in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0):
         assert len(found.pop((16, 3, strength, 0.005))) >= 5
+    for strength in (0.0, 4.0):  # the hard cell and its control at the common rate
+        assert len(found.pop((16, 8, strength, 0.005))) >= 5
     assert {key: len(seeds) for key, seeds in found.items()} == {
-        (16, 8, 4.0, muon_lr): 3 for muon_lr in (0.0025, 0.005, 0.01)
+        (16, 8, 4.0, muon_lr): 3 for muon_lr in (0.0025, 0.01)
     }
 
 

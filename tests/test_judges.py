@@ -490,7 +490,7 @@ def test_a_first_row_that_falls_about_as_early_without_bias_makes_it_partly(
 ):
     verdict = judged(biased(0.0, first_without, NEVER), FAST)
     assert verdict.status == status
-    assert verdict.evidence.endswith(f"the plateau before the first row is {words}.")
+    assert f": the plateau before the first row is {words}. The harder cell" in verdict.evidence
 
 
 def test_faster_but_not_almost_immediate_is_partly():
@@ -571,24 +571,55 @@ def test_dose_response_has_a_line_a_wait_and_strength():
     assert table["observed"].tolist() == [5, 3, 0, 2]
 
 
-def test_the_hard_cell_s_table():
-    hard = {"row_weight": 8}
+HARD = {"row_weight": 8}
+
+
+def test_the_hard_cell_s_table_says_what_is_missing():
     rows = pd.DataFrame(
-        biased(4.0, [900, None], [2_000, None], **hard)
-        + biased(4.0, [None, None], [None, None], **hard, muon_lr=None)
+        biased(4.0, [900, None], [2_000, None], **HARD)
+        + biased(4.0, [None] * 3, [None] * 3, **HARD, muon_lr=0.01)
         + FAST
     )
-    table = attention_bias.hard_cell_table(rows)
-    assert table.muon_lr.isna().tolist() == [False, True]
-    assert table.n.tolist() == [2, 2]
-    assert table.solved.tolist() == [1, 0]
-    assert table.plateaus_ended.tolist() == [1, 0]
-    assert table.rows_learned.tolist() == [10, 4]
-    assert table.median_loss.to_numpy() == pytest.approx([0.468, 0.6])
-    assert attention_bias.hard_cell_table(pd.DataFrame(FAST)).empty
-    smaller = pd.DataFrame(biased(4.0, [900], [2_000], **hard, state_size=8))
-    assert attention_bias.hard_cell_table(smaller).empty
-    assert attention_bias.hard_cell_table(pd.concat([rows, smaller])).equals(table)
+    table = attention_bias.hard_cell_table(rows, "cpu").set_index(["attention_bias", "muon_lr"])
+    assert table.n.to_dict() == {(0, 0.005): 0, (4, 0.0025): 0, (4, 0.005): 2, (4, 0.01): 3}
+    assert (table.n + table.missing).tolist() == [5, 3, 5, 3]
+    assert table.solved.tolist() == [0, 0, 1, 0]
+    assert table.plateaus_ended.tolist() == [0, 0, 1, 0]
+    assert table.rows_learned[table.n > 0].tolist() == [10, 4]
+    assert table.median_loss[table.n > 0].to_numpy() == pytest.approx([0.468, 0.6])
+    assert table.loc[table.n == 0, ["median_loss", "rows_learned"]].isna().all(axis=None)
+    smaller = pd.DataFrame(biased(4.0, [900], [2_000], **HARD, state_size=8))
+    more = attention_bias.hard_cell_table(pd.concat([rows, smaller]), "cpu")
+    assert more.equals(table.reset_index())
+    assert attention_bias.hard_cell_table(rows, "quick").empty  # it has no such cell
+
+
+@pytest.mark.parametrize(
+    ("hard", "words"),
+    [
+        (
+            [biased(4.0, LATE[:2], [2_000, None], **HARD), biased(0.0, LATE[:1], [None], **HARD)],
+            "In the harder cell, s = 8, with c = 4 1 of 2 runs reach the floor (50% [1%, 99%]) and "
+            "10.0 of 16 rows are learned on average; without bias 0 of 1 runs reach the floor "
+            "(0% [0%, 98%]) and 4.0 of 16 rows are learned on average.",
+        ),
+        (
+            [biased(4.0, LATE, NEVER, **HARD)],
+            "(0% [0%, 52%]) and 4.0 of 16 rows are learned on average; without bias no run is "
+            "recorded.",
+        ),
+        (
+            [biased(0.0, LATE, NEVER, **HARD), biased(4.0, LATE, NEVER, **HARD, muon_lr=0.01)],
+            "The harder cell, s = 8, is not recorded with bias at this rate.",
+        ),
+        ([], "The harder cell, s = 8, is not recorded with bias at this rate."),
+    ],
+    ids=["both", "no control", "no bias at the rate", "nothing"],
+)
+def test_the_verdict_tells_what_is_known_of_the_hard_cell(hard, words):
+    verdict = judged(biased(0.0, LATE, NEVER), FAST, *hard)
+    assert verdict.evidence.endswith(words)
+    assert (verdict.status, verdict.n) == ("reproduced", 10)  # it decides nothing
 
 
 # --- medium sparsity is hardest ----------------------------------------------------------
@@ -659,7 +690,7 @@ def test_identical_losses_have_no_rank_correlation():
     assert sparsity.difficulty_sentence(flat) == ""
     verdict = judge_medium_is_hardest(flat)
     assert verdict.status == "not reproduced"
-    assert verdict.evidence.endswith("copying shortcut, floor + ln 2/(2S-1)).")
+    assert verdict.evidence.endswith("copying it into all others ends at 0.358 nats).")
     assert "minus that of s ≤ 2 0.000 [0.000, 0.000] nats" in verdict.evidence
 
 
@@ -679,7 +710,7 @@ def test_a_dense_end_that_copies_its_first_bit_is_no_inverted_u(first_bits, stat
         rows.at[(16, seed), "row_accuracy"] = [accuracy] + [1.0] * 15
     verdict = judge_medium_is_hardest(rows.reset_index())
     assert verdict.status == status
-    expected = f"at s = S the first output bit is learned in {words} (the rest is the copying"
+    expected = f"at s = S the first output bit is learned in {words} (guessing it and copying it"
     assert expected in verdict.evidence
 
 
@@ -694,7 +725,10 @@ def test_the_copying_shortcut_at_any_judged_size_lowers_the_verdict():
 def test_a_dense_end_without_a_run_at_s_equal_to_the_size_shows_no_parity():
     verdict = judge_medium_is_hardest(swept(inverted_u, weights=[1, 2, 7, 8, 15]))
     assert verdict.status == "partly"
-    assert "in 0 of 0 runs" in verdict.evidence
+    assert "; no run at s = S is recorded that could tell the parity from copying" in (
+        verdict.evidence
+    )
+    assert reads_well(verdict.evidence)
 
 
 @pytest.mark.parametrize(

@@ -267,13 +267,23 @@ def judge_medium_is_hardest(rows: pd.DataFrame) -> Verdict:
         status = "reproduced"
     parts = [
         f"S = {size}: final loss of medium s minus that of s ≤ 2 {with_interval(sparse, '.3f')} "
-        f"nats, minus that of s ≥ S-1 {with_interval(dense, '.3f')} nats; at s = S the first "
-        f"output bit is learned in {learned[size][0]} of {learned[size][1]} runs (the rest is the "
-        "copying shortcut, floor + ln 2/(2S-1))"
+        f"nats, minus that of s ≥ S-1 {with_interval(dense, '.3f')} nats; "
+        f"{_first_bit_in_words(int(size), *learned[size])}"
         for size, (sparse, dense) in results.items()
     ]
     n = int(rows.state_size.isin(list(results)).sum())
     return Verdict(status, f"{'; '.join(parts)}. {difficulty_sentence(rows)}".rstrip(), n)
+
+
+def _first_bit_in_words(state_size: int, learned: int, runs: int) -> str:
+    """Whether the dense end is parity: its runs, and what a run that only copies would end at."""
+    if not runs:
+        return "no run at s = S is recorded that could tell the parity from copying its first bit"
+    copied = LinearMap(state_size, state_size).dense_copy_loss
+    return (
+        f"at s = S the first output bit is learned in {learned} of {runs} runs (guessing it and "
+        f"copying it into all others ends at {copied:.3f} nats)"
+    )
 
 
 def difficulty_sentence(rows: pd.DataFrame) -> str:
