@@ -44,7 +44,7 @@ def test_sizes_are_named_after_their_non_embedding_parameters(size):
 def test_the_largest_has_the_body_of_pythia_14m():
     config = pocket_config("1.2m", 10)
     assert (config.n_layers, config.d_model, config.n_heads) == (6, 128, 4)
-    assert config.rotary_dim == 8
+    assert config.rotary_dim == config.d_head == 32  # Pythia's would be 8, see the docstring
     assert config.parallel_residual
     assert not config.tied_embeddings
 

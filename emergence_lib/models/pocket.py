@@ -5,9 +5,11 @@
     442k        4       96      4                    447,360
     1.2m        6      128      4                  1,189,632      the body of Pythia-14M
 
-GPT-NeoX blocks as Pythia has them (Biderman et al. 2023, arXiv 2304.01373): rotary positions on a
-quarter of each head, parallel residual, GELU, untied embeddings. The vocabulary and the context are
-those of `tasks.corpus.PocketPile`. `experiments.pocket_suite` trains it; checkpoints lie in
+GPT-NeoX blocks as Pythia has them (Biderman et al. 2023, arXiv 2304.01373): parallel residual,
+GELU, untied embeddings. One thing differs: rotary positions turn whole heads, where Pythia turns a
+quarter. A quarter of a head of 16 is two frequencies, 1 and .01, and these cannot tell one token
+back from seven, as a previous-token head must (cos 0 = 1, cos 6 = .96). The vocabulary is that of
+`tasks.corpus.PocketPile`. `experiments.pocket_suite` trains the suite; its checkpoints lie in
 
     <checkout>/book/checkpoints/98k-seed0/step-00000140.safetensors  a few, shipped
     <cache>/checkpoints/98k-seed0/…                                  all of a run, made by training
@@ -61,7 +63,6 @@ def pocket_config(size: str, vocab_size: int) -> ModelConfig:
         vocab_size=vocab_size,
         max_pos=CONTEXT,
         positional="rotary",
-        rotary_fraction=0.25,
         parallel_residual=True,
         activation="gelu",
         init_std=(2 / (5 * d_model)) ** 0.5,

@@ -137,6 +137,9 @@ def build_corpus() -> Corpus:
     tokenizer = pocket_tokenizer()
     end = tokenizer.token_to_id(END_OF_TEXT)
     all_documents = list(documents())
+    # Some texts have two names; one that is held out under either is not trained on.
+    kept_back = {document.text for document in all_documents if document.held_out}
+    all_documents = [d for d in all_documents if d.held_out or d.text not in kept_back]
     encodings = tokenizer.encode_batch([document.text for document in all_documents])
     order = torch.randperm(
         len(all_documents), generator=torch.Generator().manual_seed(SEED)

@@ -121,7 +121,7 @@ _WORDS_OF = {
     "counted heard learned repeated pressed promised forgot thanked waited named hear "
     "bring see find go come help know want is need take carry open hurry wait remember",
     "auxiliary": "do did can will must",
-    "adverb": "then soon again later now there very too quickly slowly outside inside home away "
+    "adverb": "then soon again later now there very quickly slowly outside inside home away "
     "together back never still twice aloud first",
     "determiner": "the a this that my your",
     "adposition": "to at in on near with from for by under behind of like",
@@ -130,11 +130,11 @@ _WORDS_OF = {
     "numeral": "one",
     "particle": "not",
     "interjection": "yes no please hello thanks",
-    "punctuation": ". , ! ? : ; << >>",
+    "punctuation": ". , ! ? : << >>",
     "adjective": "happy sad tired hungry old young kind afraid quiet late proud alone same secret "
     + " ".join(ADJECTIVES),
-    "noun": "morning evening night day friend child list code numbers words word door road water "
-    "game sun wind rain snow tree window wall way name things sign note story end lock gate row "
+    "noun": "morning evening night day friend child list code numbers words door road water "
+    "game wind rain snow tree window wall way name things sign note story end lock gate row "
     "rhyme spell fire " + " ".join(OBJECTS + PLACES + ANIMALS),
 }
 
@@ -176,13 +176,13 @@ class Piece:
     """One word or slot of a compiled template.
 
     Attributes:
-        options: ``(text, index into PARTS_OF_SPEECH)`` alternatives; empty for a slot.
+        options: ``(text, index into PARTS_OF_SPEECH, entity)`` alternatives; empty for a slot.
         slot: key of a binding ("A", "P", …), "" for a word.
         form: "" for the slot itself, else "he", "his" or "him".
         role: index into ROLES.
     """
 
-    options: tuple[tuple[str, int], ...]
+    options: tuple[tuple[str, int, str], ...]
     slot: str
     form: str
     role: int
@@ -202,7 +202,8 @@ def _piece(token: str) -> Piece:
         slot, _, form = word.partition(".")
         return Piece((), slot, form, ROLES.index(role))
     options = tuple(
-        (w, PARTS_OF_SPEECH.index(part_of_speech or LEXICON[w])) for w in word.split("|")
+        (w, PARTS_OF_SPEECH.index(part_of_speech or LEXICON[w]), w if w in ENTITIES else "")
+        for w in word.split("|")
     )
     return Piece(options, "", "", ROLES.index(role or _USUAL_ROLE[PARTS_OF_SPEECH[options[0][1]]]))
 
