@@ -476,8 +476,11 @@ def test_the_scaled_schedule_is_pythias_at_its_length():
     short = scaled_pythia_schedule(2_860)
     assert short[:8] == (0, 1, 2, 4, 8, 16, 20, 40) and short[-1] == 2_860
     assert len(short) == 6 + 143
+    assert scaled_pythia_schedule(30, n_strides=3) == (0, 1, 2, 4, 8, 10, 20, 30)
     with pytest.raises(ParameterError, match="steps=142 "):
         scaled_pythia_schedule(142)
+    with pytest.raises(ParameterError, match="n_strides=0 "):
+        scaled_pythia_schedule(142, 0)
 
 
 def test_evaluations_replace_the_regular_ones():

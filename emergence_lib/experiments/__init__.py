@@ -1,13 +1,23 @@
 """Experiments: one file a finding."""
 
 from emergence_lib.experiments.attention_bias import ATTENTION_BIAS
+from emergence_lib.experiments.attention_patching import ATTENTION_PATCHING
 from emergence_lib.experiments.base import PROFILES, Experiment, Grid, Point, Verdict
 from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
 from emergence_lib.experiments.plateau import PLATEAU
+from emergence_lib.experiments.pythia import PYTHIA
 from emergence_lib.experiments.sparsity import SPARSITY
 
 EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e for e in (PLATEAU, ATTENTION_BIAS, SPARSITY, LINEAR_MAP_SEARCH)
+    e.name: e
+    for e in (
+        PLATEAU,
+        ATTENTION_BIAS,
+        SPARSITY,
+        LINEAR_MAP_SEARCH,
+        PYTHIA,
+        ATTENTION_PATCHING,
+    )
 }
 """The one registry: every experiment by its name."""
 

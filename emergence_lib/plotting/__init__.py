@@ -3,6 +3,8 @@
     style          colours that keep their meaning, `use_style`, the axis of training steps
     over_training  `loss_curves`, `survival_curves`
     attention      `attention_maps`, `watched_run`
+    capabilities   `emergence_steps`, `over_checkpoints`, `one_emergence`, `recovered_by_heads`,
+                   `head_effects`, `token_attention`
     cells          `dose_response`, `loss_by_sparsity`, `rates`, `bit_accuracy`
     scatters       `scatter`, `scatter_groups`
 
@@ -10,11 +12,21 @@ Notebooks draw through this package: ``plotting.loss_curves(…)``.
 """
 
 from emergence_lib.plotting.attention import attention_maps, watched_run
+from emergence_lib.plotting.capabilities import (
+    emergence_steps,
+    head_effects,
+    one_emergence,
+    over_checkpoints,
+    recovered_by_heads,
+    token_attention,
+)
 from emergence_lib.plotting.cells import bit_accuracy, dose_response, loss_by_sparsity, rates
 from emergence_lib.plotting.over_training import loss_curves, survival_curves
 from emergence_lib.plotting.scatters import scatter, scatter_groups
 from emergence_lib.plotting.style import (
+    COMPONENT_COLOURS,
     GUIDE,
+    MODEL_SIZE_COLOURS,
     OKABE_ITO,
     PAPER_GREY,
     PROFILE_COLOURS,
@@ -25,7 +37,9 @@ from emergence_lib.plotting.style import (
 )
 
 __all__ = [
+    "COMPONENT_COLOURS",
     "GUIDE",
+    "MODEL_SIZE_COLOURS",
     "OKABE_ITO",
     "PAPER_GREY",
     "PROFILE_COLOURS",
@@ -34,13 +48,19 @@ __all__ = [
     "attention_maps",
     "bit_accuracy",
     "dose_response",
+    "emergence_steps",
+    "head_effects",
     "loss_by_sparsity",
     "loss_curves",
+    "one_emergence",
+    "over_checkpoints",
     "rates",
+    "recovered_by_heads",
     "scatter",
     "scatter_groups",
     "step_axis",
     "survival_curves",
+    "token_attention",
     "use_style",
     "watched_run",
 ]

@@ -38,6 +38,23 @@ WAIT_COLOURS = {
     "first half row": OKABE_ITO["blue"],
     "all rows": OKABE_ITO["vermillion"],
 }
+MODEL_SIZE_COLOURS = {
+    "98k": OKABE_ITO["sky"],
+    "442k": OKABE_ITO["green"],
+    "1.2m": OKABE_ITO["blue"],
+    "14m": OKABE_ITO["sky"],
+    "31m": OKABE_ITO["green"],
+    "70m": OKABE_ITO["blue"],
+    "160m": OKABE_ITO["purple"],
+    "410m": OKABE_ITO["vermillion"],
+}
+COMPONENT_COLOURS = {
+    "patterns": OKABE_ITO["blue"],
+    "values": OKABE_ITO["green"],
+    "head outputs": OKABE_ITO["vermillion"],
+    "patterns, random order": "#8A8A8A",
+    "patterns put back": OKABE_ITO["purple"],
+}
 PAPER_GREY = "#8A8A8A"
 GUIDE: dict[str, Any] = {"color": "#555555", "linewidth": 0.9, "linestyle": "--", "zorder": 0}
 

@@ -42,15 +42,17 @@ def pythia_schedule(steps: int = 143_000) -> tuple[int, ...]:
     return tuple(step for step in full if step <= steps)
 
 
-def scaled_pythia_schedule(steps: int) -> tuple[int, ...]:
-    """Pythia's checkpoints for a run of another length: 0, powers of two, then 143 equal strides.
+def scaled_pythia_schedule(steps: int, n_strides: int = 143) -> tuple[int, ...]:
+    """Pythia's checkpoints for a run of another length: 0, powers of two, then equal strides.
 
-    With strides of 1,000 this is `pythia_schedule` whole. Strides are rounded to whole steps.
+    143 strides of 1,000 steps are `pythia_schedule` whole. Strides are rounded to whole steps.
 
     Raises:
-        ParameterError: `steps` is not an integer ≥ 143.
+        ParameterError: `n_strides` is not a positive integer, or `steps` not an integer at least
+            as large.
     """
-    require_int("steps", steps, 143)
-    strides = [round(steps * i / 143) for i in range(1, 144)]
+    require_int("n_strides", n_strides, 1)
+    require_int("steps", steps, n_strides)
+    strides = [round(steps * i / n_strides) for i in range(1, n_strides + 1)]
     powers = [2**i for i in range(strides[0].bit_length()) if 2**i < strides[0]]
     return (0, *powers, *strides)
