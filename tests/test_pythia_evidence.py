@@ -22,7 +22,7 @@ def sigmoid(steps, centre, width):
 
 
 def make_run(size, seed, at, width=WIDTH, head_at=None, steps=STEPS_HERE, source="pocket"):
-    """A run that acquires everything at `at` (inf: nothing), with a head that rises at `head_at`."""
+    """A run that acquires everything at `at` (inf: nothing); a head rises at `head_at`."""
     p = 0.8 * sigmoid(steps, at, width) if math.isfinite(at) else np.zeros(len(steps))
     head = sigmoid(steps, at if head_at is None else head_at, WIDTH)
     head = head if np.isfinite(head).all() and math.isfinite(at) else np.zeros(len(steps))
