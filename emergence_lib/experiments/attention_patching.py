@@ -229,6 +229,34 @@ def patched(rows: pd.DataFrame, strides: int) -> pd.DataFrame:
     return wide[[bool(np.isfinite(np.asarray(r, float)).all()) for r in wide.recovered_pattern]]
 
 
+def patching_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line a capability and bracket width, over runs.
+
+    Returns:
+        Columns capability, strides, n (runs that acquire it with a gap to recover), p_pre, p_post,
+        then the mean recovered fraction of all patterns, values and head outputs, the top quarter's
+        patterns and random quarters', and control_rise.
+    """
+    lines = []
+    for (capability, strides), group in rows.groupby(["capability", "strides"], sort=False):
+        found = patched(group, strides)
+        fractions = [
+            found.apply(at_share, axis=1, column=column, share=share).mean()
+            for column, share in (
+                ("recovered_pattern", 1.0),
+                ("recovered_v", 1.0),
+                ("recovered_z", 1.0),
+                ("recovered_pattern", 0.25),
+                ("recovered_random", 0.25),
+            )
+            if len(found)
+        ] or [math.nan] * 5
+        means = (found.p_pre.mean(), found.p_post.mean(), *fractions, found.control_rise.mean())
+        lines.append((str(capability).replace("_", " "), strides, len(found), *means))
+    columns = ["capability", "strides", "n", "p_pre", "p_post", "patterns", "values", "outputs"]
+    return pd.DataFrame(lines, columns=[*columns, "top quarter", "random quarter", "control_rise"])
+
+
 def at_share(row: pd.Series, column: str, share: float) -> float:
     """Recovered fraction with that share of all heads, rounded up, patched."""
     values = np.asarray(row[column], float)

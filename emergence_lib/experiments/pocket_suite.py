@@ -36,7 +36,8 @@ from emergence_lib.models.pocket import (
     save_run,
 )
 from emergence_lib.tasks.base import require_int
-from emergence_lib.tasks.corpus import DOMAINS, PocketPile, corpus_provenance, pocket_tokenizer
+from emergence_lib.tasks.corpus import PocketPile, corpus_provenance, pocket_tokenizer
+from emergence_lib.tasks.corpus_sources import DOMAINS
 from emergence_lib.tasks.prompts import CAPABILITIES
 from emergence_lib.training import Run, TrainConfig, scaled_pythia_schedule, train
 from emergence_lib.training.train import step_generator

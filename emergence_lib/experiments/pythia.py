@@ -37,6 +37,7 @@ from emergence_lib.experiments.pythia_evidence import (
     judge_attention,
     judge_larger_earlier,
     judge_random,
+    solves,
 )
 from emergence_lib.models import pythia
 from emergence_lib.models.pocket import POCKET_SIZES
