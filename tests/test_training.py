@@ -474,13 +474,27 @@ def test_what_may_be_off_may_be_none_and_betas_may_come_from_json():
 def test_the_scaled_schedule_is_pythias_at_its_length():
     assert scaled_pythia_schedule(143_000) == pythia_schedule()
     short = scaled_pythia_schedule(2_860)
-    assert short[:8] == (0, 1, 2, 4, 8, 16, 20, 40) and short[-1] == 2_860
+    assert short[:8] == (0, 1, 2, 4, 8, 16, 20, 40)
+    assert short[-1] == 2_860
     assert len(short) == 6 + 143
     assert scaled_pythia_schedule(30, n_strides=3) == (0, 1, 2, 4, 8, 10, 20, 30)
     with pytest.raises(ParameterError, match="steps=142 "):
         scaled_pythia_schedule(142)
     with pytest.raises(ParameterError, match="n_strides=0 "):
         scaled_pythia_schedule(142, 0)
+
+
+def test_a_given_held_out_batch_is_what_is_evaluated():
+    class Watch:
+        def __call__(self, model, batch, logits, tapped):
+            seen.append(batch.tokens)
+            return {}
+
+    seen: list[torch.Tensor] = []
+    held_out = TASK.sample(3, torch.Generator().manual_seed(9))
+    train(TASK, MODEL, replace(CONFIG, steps=2), observers=[Watch()], eval_batch=held_out)
+    assert len(seen) == 2
+    assert all(torch.equal(tokens, held_out.tokens) for tokens in seen)
 
 
 def test_evaluations_replace_the_regular_ones():

@@ -35,7 +35,7 @@ from emergence_lib.models.pocket import (
     pocket_config,
     save_run,
 )
-from emergence_lib.tasks.base import require_int
+from emergence_lib.tasks.base import Batch, require_int
 from emergence_lib.tasks.corpus import PocketPile, corpus_provenance, pocket_tokenizer
 from emergence_lib.tasks.corpus_sources import DOMAINS
 from emergence_lib.tasks.prompts import CAPABILITIES
@@ -111,7 +111,6 @@ class PocketRun:
             warmup_steps=max(1, self.steps // 100),
             weight_decay=self.weight_decay,
             betas=(0.9, 0.95),
-            eval_batch_size=64,
             seed=seed,
         )
 
@@ -143,8 +142,16 @@ class PocketRun:
             ),
             checkpoints=self.schedule(),
             evaluations=self.schedule(),
+            eval_batch=held_out_batch(),
             device=device,
         )
+
+
+def held_out_batch() -> Batch:
+    """64 windows of documents that are never trained on, the same for every run."""
+    return PocketPile(seq_len=CONTEXT + 1, split="held out").sample(
+        64, step_generator(0, "held out")
+    )
 
 
 def train_checkpoints(size: str, seed: int) -> None:

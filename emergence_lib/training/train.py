@@ -199,6 +199,7 @@ def train(
     observers: Sequence[Observer] = (),
     checkpoints: Sequence[int] = (),
     evaluations: Sequence[int] | None = None,
+    eval_batch: Batch | None = None,
     folder: Path | None = None,
     device: str = "cpu",
     progress: bool = False,
@@ -210,6 +211,8 @@ def train(
         observers: see `Observer`; their metrics join the trajectory at every evaluation.
         checkpoints: steps whose state is kept (see `training.schedule`).
         evaluations: steps to evaluate at; None is every `config.eval_every` and the last.
+        eval_batch: held-out sequences; None draws fresh ones of `task`, which is no held-out set
+            where samples are windows of a finite text.
         folder: keep checkpoints as safetensors here and resume from the last one found (call with
             the same observers then); without it they stay in memory.
         device: "cpu", "cuda", …
@@ -224,7 +227,9 @@ def train(
     model = Transformer(model_config, step_generator(config.seed, "weights")).to(device)
     optimizers = _optimizers(model, config)
     attn_bias = _attention_bias(task, config, device)
-    eval_batch = task.sample(config.eval_batch_size, step_generator(config.seed, "eval")).to(device)
+    if eval_batch is None:
+        eval_batch = task.sample(config.eval_batch_size, step_generator(config.seed, "eval"))
+    eval_batch = eval_batch.to(device)
     state = State(model, optimizers, folder, _fingerprint(task, model_config, config))
     state.resume()
 
