@@ -1,4 +1,4 @@
-"""The experiment `pythia`: its grid, a run of the suite, a bisection of the checkpoints of the Hub."""
+"""The experiment `pythia`: its grid, a run of the suite, a bisection of checkpoints of the Hub."""
 
 from dataclasses import replace
 
