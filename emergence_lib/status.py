@@ -35,6 +35,7 @@ class Status:
         missing: the cells that are not complete.
         seconds_spent: what the recorded points took, summed over cores.
         seconds_left: estimate for the missing ones on one core.
+        bytes_left: what the missing ones download at most.
         command: what fills the gap; "" where nothing is missing.
     """
 
@@ -45,6 +46,7 @@ class Status:
     missing: tuple[MissingCell, ...]
     seconds_spent: float
     seconds_left: float
+    bytes_left: int
     command: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,6 +72,7 @@ def profile_status(experiment: Experiment, profile: str, store: Store) -> Status
         missing_cells(points, missing),
         sum(seconds.values()),
         estimate_seconds(experiment, profile, missing, seconds),
+        sum(map(experiment.download, missing)) if experiment.download else 0,
         f"emergence sweep {experiment.name} --profile {profile}" if missing else "",
     )
 

@@ -55,6 +55,8 @@ def status_text(status: Status, width: int, every_cell: bool) -> str:
         line += f", took {duration(status.seconds_spent)}"
     if missing:
         line += f"; {missing} missing{_about(status.seconds_left)}"
+    if status.bytes_left:
+        line += f", at most {gigabytes(status.bytes_left)} of downloads"
     margin = " " * 9
     lines = [line]
     if status.command:
@@ -80,7 +82,10 @@ def sweep_plan(status: Status, n_points: int, workers: int) -> str:
         return f"{text}. Nothing to do."
     busy = min(workers, n_points)
     seconds = status.seconds_left * n_points / missing / busy
-    return f"{text}; running {n_points} with {_count(busy, 'worker')}{_about(seconds)}."
+    text += f"; running {n_points} with {_count(busy, 'worker')}{_about(seconds)}"
+    if status.bytes_left:
+        text += f", at most {gigabytes(status.bytes_left * n_points // missing)} of downloads"
+    return f"{text}."
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> str:
@@ -101,6 +106,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def gigabytes(size: int) -> str:
+    """A number of bytes in decimal gigabytes: 0.4 GB, 812 GB."""
+    return f"{size / 1e9:.1f} GB" if size < 10e9 else f"{size / 1e9:,.0f} GB"
 
 
 def _about(seconds: float) -> str:

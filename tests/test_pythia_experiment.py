@@ -15,7 +15,7 @@ from emergence_lib.experiments.pythia import PYTHIA, PythiaGrid, bisect_row
 from emergence_lib.experiments.pythia_evidence import emergence_table
 from emergence_lib.models import Transformer
 from emergence_lib.models.pocket import checkpoint_steps, load_pocket, pocket_config
-from emergence_lib.models.pythia import STEPS, Loaded
+from emergence_lib.models.pythia import STEPS, Loaded, download_size
 from emergence_lib.tasks.corpus import corpus, pocket_tokenizer
 from emergence_lib.tasks.prompts import CAPABILITIES
 
@@ -170,6 +170,13 @@ def test_the_hub_is_bisected_and_fetched_ahead(monkeypatch):
     table = emergence_table(frame, "single")
     assert (table.step == 58_500).all()
     assert table.evaluations.max() <= 8
+
+
+def test_downloads_are_bounded_by_the_tree_of_the_bisections():
+    pocket, hub = PYTHIA.points("cpu")[0], PYTHIA.points("paper")[0]
+    assert experiment.download(pocket) == 0
+    # 8 paths: levels of 1, 2, 4, 8, 16, 16, 16, 16 checkpoints with those fetched ahead.
+    assert experiment.download(hub) == (15 + 4 * 16) * download_size("14m")
 
 
 def test_the_registry_holds_it():

@@ -67,6 +67,16 @@ def test_profiles_share_points(store):
     assert (status.seconds_left, status.command) == (0, "")
 
 
+def test_downloads_are_summed_over_what_is_missing(store):
+    fetching = dataclasses.replace(EXPERIMENT, download=lambda p: p.params["width"] * 10**9)
+    record(store, 3, range(5), seconds=50)
+    status = profile_status(fetching, "cpu", store)
+    assert status.bytes_left == 5 * 7 * 10**9
+    assert "5 missing, about 4 min, at most 35 GB of downloads" in status_text(status, 80, False)
+    assert "about 50 s, at most 7.0 GB of downloads." in sweep_plan(status, 1, 1)
+    assert profile_status(EXPERIMENT, "cpu", store).bytes_left == 0
+
+
 def test_an_unknown_profile_is_named(store):
     with pytest.raises(UnknownNameError, match="Did you mean 'quick'"):
         profile_status(EXPERIMENT, "qick", store)

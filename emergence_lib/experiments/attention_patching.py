@@ -41,7 +41,7 @@ from emergence_lib.experiments.pocket_suite import PocketRun, train_checkpoints
 from emergence_lib.experiments.pythia import HUB_SIZES, names_of, require_seeds, sizes_of
 from emergence_lib.models import Transformer
 from emergence_lib.models.pocket import POCKET_SIZES, checkpoint_steps
-from emergence_lib.models.pythia import STEPS, load
+from emergence_lib.models.pythia import STEPS, download_size, load
 from emergence_lib.tasks.base import require_int
 from emergence_lib.tasks.prompts import CAPABILITIES, Prompts
 from emergence_lib.training.train import step_generator
@@ -358,6 +358,14 @@ SCHEMA = {
     )
 }
 
+
+def download(point: Point) -> int:
+    """Bytes that a point fetches at most: one bisection and the two sides of its bracket."""
+    if point.params["source"] != "hub":
+        return 0
+    return (len(STEPS).bit_length() + 2) * download_size(point.params["size"])
+
+
 ATTENTION_PATCHING = Experiment(
     name="attention_patching",
     version=1,
@@ -381,4 +389,5 @@ ATTENTION_PATCHING = Experiment(
     schema=SCHEMA,
     judges={"A-5": judge_patterns_cause, "A-6": judge_many_heads},
     seconds={"smoke": 5, "quick": 10, "cpu": 10, "paper": 600},
+    download=download,
 )

@@ -96,6 +96,7 @@ class Experiment:
         judges: claim id → ``judge(rows) -> Verdict``, where `rows` has a row a recorded point with
             the parameters, the seed and the schema's columns.
         seconds: rough seconds of one point of a profile on one laptop core, for estimates.
+        download: point → bytes that it fetches at most from the network; None where none does.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Experiment:
     schema: Mapping[str, str]
     judges: Mapping[str, Callable[[pd.DataFrame], Verdict]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    download: Callable[[Point], int] | None = None
 
     def points(self, profile: str) -> list[Point]:
         """Every point of a profile, without repeats.

@@ -41,6 +41,7 @@ from emergence_lib.experiments.pythia_evidence import (
 )
 from emergence_lib.models import pythia
 from emergence_lib.models.pocket import POCKET_SIZES
+from emergence_lib.models.pythia import STEPS
 from emergence_lib.tasks.base import require_int
 from emergence_lib.tasks.prompts import CAPABILITIES
 from emergence_lib.training.train import step_generator
@@ -180,12 +181,26 @@ def bisect_row(size: str, seed: int, n_prompts: int, device: str) -> dict[str, A
     for capability in CAPABILITIES:
         for prompts in PROMPTS:
             results: dict[int, bool] = {}
-            while ahead := next_evaluations(results, pythia.STEPS):
+            while ahead := next_evaluations(results, STEPS):
                 measure(ahead[0], ahead[1:])
                 results[ahead[0]] = solves(found[ahead[0]], capability, prompts)
     lines = [(step, name, value) for step in sorted(found) for name, value in found[step].items()]
     trajectory = pd.DataFrame(lines, columns=["step", "metric", "value"])
     return measured(trajectory) | {"grad_norm": [], "sample": "", "corpus": ""}
+
+
+def download(point: Point) -> int:
+    """Bytes that a point fetches at most.
+
+    The bisections of all capabilities and criteria are paths down one tree of checkpoints, and at
+    every step the two that may come next are fetched ahead: so all its nodes that the paths touch,
+    and their children.
+    """
+    if point.params["source"] != "hub":
+        return 0
+    n_paths, depth = len(CAPABILITIES) * len(PROMPTS), len(STEPS).bit_length()
+    nodes = sum(min(2**level, 2 * n_paths) for level in range(depth))
+    return min(nodes, len(STEPS)) * pythia.download_size(point.params["size"])
 
 
 PYTHIA = Experiment(
@@ -214,4 +229,5 @@ PYTHIA = Experiment(
         "A-4": judge_attention,
     },
     seconds={"smoke": 5, "quick": 60, "cpu": 600, "paper": 1800},
+    download=download,
 )
