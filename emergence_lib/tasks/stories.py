@@ -7,11 +7,11 @@
     sentence   0 ……………………………………………………………………………………………………………………………………………………… 0
 
 A story has two or three people, things, places, often an invented name that exists nowhere else
-("Tilvo", several tokens long), dialogue, and now and then a numbered list, a repeated string of
-digits, a repeated list of words or a gift told as in indirect object identification. Those are the
-forms a model must have met for the capabilities of `prompts` to emerge. How often each occurs
-(`SHARES`) is our choice, made so that small models acquire them in mid-training. Lexicon and
-sentences are in `story_grammar`.
+("Tilvo", several tokens long), dialogue, and in many a numbered list, a repeated string of digits,
+a repeated row of words or a gift told as in indirect object identification. Those are the forms a
+model must have met for the capabilities of `prompts` to emerge. How often each occurs (`SHARES`) is
+our choice, made so that small models acquire them in mid-training. Lexicon and sentences are in
+`story_grammar`.
 
     >>> story(torch.Generator().manual_seed(0)).text
 """
@@ -79,7 +79,7 @@ smallest models did not learn to repeat a string within 6 million tokens.
 
 
 def story(generator: torch.Generator) -> Story:
-    """Draw a story of about 200 words.
+    """Draw a story of about 260 words.
 
     Args:
         generator: on the CPU; the same state gives the same story.
