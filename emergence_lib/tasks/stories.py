@@ -201,14 +201,12 @@ class _Storyteller:
         place = dice.pick(self._places)
         while grammar.held_out_pair(thing, place):
             thing, place = dice.pick(grammar.OBJECTS), dice.pick(grammar.PLACES)
+        people = {"A": first, "B": second, "R": self._invented}
+        things = {"O": thing, "Q": other, "P": place, "K": self._animal}
         self._bound = {
-            "A": [_Part(first, _PROPER, _SLOTS_ROLE, first)],
-            "B": [_Part(second, _PROPER, _SLOTS_ROLE, second)],
-            "O": [_Part(thing, _NOUN, _SLOTS_ROLE, thing)],
-            "Q": [_Part(other, _NOUN, _SLOTS_ROLE, other)],
-            "P": [_Part(place, _NOUN, _SLOTS_ROLE, place)],
-            "K": [_Part(self._animal, _NOUN, _SLOTS_ROLE, self._animal)],
-            "R": [_Part(self._invented, _PROPER, _SLOTS_ROLE, self._invented)],
+            slot: [_Part(name, speech, _SLOTS_ROLE, name)]
+            for named, speech in ((people, _PROPER), (things, _NOUN))
+            for slot, name in named.items()
         }
 
     def _several(self, templates: Sequence[str], low: int, high: int) -> None:
