@@ -8,6 +8,7 @@ import pytest
 from scipy.special import expit
 
 from emergence_lib.analysis.emergence import Event
+from emergence_lib.errors import ParameterError
 from emergence_lib.experiments import pythia_evidence as evidence
 from emergence_lib.models.pythia import STEPS
 from emergence_lib.tasks.prompts import CAPABILITIES
@@ -38,6 +39,7 @@ def make_run(size, seed, at, width=WIDTH, head_at=None, steps=STEPS_HERE, source
         row |= {
             f"p_{name}": list(p),
             f"solved_{name}": list((p >= 0.4).astype(float)),
+            f"control_solved_{name}": [0.0] * len(steps),
             f"single_rank_{name}": list(np.where(p >= 0.4, 0, 7)),
         }
     return row
@@ -102,6 +104,24 @@ def test_the_solve_table_by_hand():
     assert (line.n, line.solved, line.single, line.reversals) == (4, 0.5, 0.5, 0)
     assert line.low == pytest.approx(0.0676, abs=1e-4)  # Clopper–Pearson, 2 of 4
     assert line.bisection_error == 0
+
+
+def test_guessing_among_two_names_is_no_capability():
+    row = make_run("98k", 0, 700)
+    row["solved_ioi"] = [0.5 if solved else 0.0 for solved in row["solved_ioi"]]
+    row["control_solved_ioi"] = row["solved_ioi"]
+    table = evidence.emergence_table(pd.DataFrame([row]), "many").set_index("capability")
+    assert not table.loc["ioi", "observed"]
+    row["solved_ioi"] = [1.5 * solved for solved in row["solved_ioi"]]  # .75: half-way from .5 to 1
+    table = evidence.emergence_table(pd.DataFrame([row]), "many").set_index("capability")
+    assert table.loc["ioi", "observed"]
+
+
+def test_a_run_that_is_not_recorded_is_named_with_those_that_are():
+    rows = make_rows({"98k": [300, 600]})
+    assert evidence.one_run(rows, "98k", 1).seed.tolist() == [1]
+    with pytest.raises(ParameterError, match=r"seeds=2 .*'98k': \[0, 1\]"):
+        evidence.one_run(rows, "98k", 2)
 
 
 def test_spread_is_the_interquartile_range_over_the_median():

@@ -12,12 +12,10 @@ pre).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -33,12 +31,12 @@ from emergence_lib.analysis.patching import (
     recovered_fraction,
     target_probability,
 )
-from emergence_lib.analysis.survival import Estimate, mean_interval
-from emergence_lib.experiments.base import Experiment, Grid, Point, Verdict
-from emergence_lib.experiments.evidence import with_interval
+from emergence_lib.experiments.base import Experiment, Grid, Point
 from emergence_lib.experiments.linear_map_cell import int_tuple, rounded
+from emergence_lib.experiments.patching_evidence import judge_many_heads, judge_patterns_cause
 from emergence_lib.experiments.pocket_suite import PocketRun, train_checkpoints
 from emergence_lib.experiments.pythia import HUB_SIZES, names_of, require_seeds, sizes_of
+from emergence_lib.experiments.pythia_evidence import solves
 from emergence_lib.models import Transformer
 from emergence_lib.models.pocket import POCKET_SIZES, checkpoint_steps
 from emergence_lib.models.pythia import STEPS, download_size, load
@@ -119,15 +117,23 @@ def bracket(
 ) -> Bracket | None:
     """Where a capability emerges in a run, by the paper's bisection; None if it does not.
 
-    Solved is at least half of the prompts. Trains a pocket run whose checkpoints are not here.
+    Trains a pocket run whose checkpoints are not on this machine.
     """
     schedule = STEPS if source == "hub" else PocketRun(size).schedule()
 
     def solved(step: int) -> bool:
         loaded = load(size, seed, step, source)
-        prompts, _ = prompts_of(capability, loaded.tokenizer, n_prompts)
-        passed = score(loaded.model, prompts.tokens, prompts.target).solved
-        return bool(passed.float().mean() >= 0.5)
+        shares = {
+            f"{name}.{capability}": float(
+                score(loaded.model, p.tokens, p.target).solved.float().mean()
+            )
+            for name, p in zip(
+                ("solved", "control_solved"),
+                prompts_of(capability, loaded.tokenizer, n_prompts),
+                strict=True,
+            )
+        }
+        return solves(shares, capability, "many")
 
     def available() -> tuple[int, ...]:
         return schedule if source == "hub" else checkpoint_steps(size, seed)
@@ -221,122 +227,6 @@ def _over_prompts(moved: Tensor, p_pre: Tensor, p_post: Tensor) -> tuple[list[An
     )
     low, high = np.nanquantile(fractions.numpy(), [0.025, 0.975], axis=0)
     return rounded(low, 4), rounded(high, 4)
-
-
-def patched(rows: pd.DataFrame, strides: int) -> pd.DataFrame:
-    """Rows of runs that acquire the capability with a gap to recover, at one bracket width."""
-    wide = rows[(rows.strides == strides) & rows.pre_step.notna()]
-    return wide[[bool(np.isfinite(np.asarray(r, float)).all()) for r in wide.recovered_pattern]]
-
-
-def patching_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line a capability and bracket width, over runs.
-
-    Returns:
-        Columns capability, strides, n (runs that acquire it with a gap to recover), p_pre, p_post,
-        then the mean recovered fraction of all patterns, values and head outputs, the top quarter's
-        patterns and random quarters', and control_rise.
-    """
-    lines = []
-    for (capability, strides), group in rows.groupby(["capability", "strides"], sort=False):
-        found = patched(group, strides)
-        fractions = [
-            found.apply(at_share, axis=1, column=column, share=share).mean()
-            for column, share in (
-                ("recovered_pattern", 1.0),
-                ("recovered_v", 1.0),
-                ("recovered_z", 1.0),
-                ("recovered_pattern", 0.25),
-                ("recovered_random", 0.25),
-            )
-            if len(found)
-        ] or [math.nan] * 5
-        means = (found.p_pre.mean(), found.p_post.mean(), *fractions, found.control_rise.mean())
-        lines.append((str(capability).replace("_", " "), strides, len(found), *means))
-    columns = ["capability", "strides", "n", "p_pre", "p_post", "patterns", "values", "outputs"]
-    return pd.DataFrame(lines, columns=[*columns, "top quarter", "random quarter", "control_rise"])
-
-
-def at_share(row: pd.Series, column: str, share: float) -> float:
-    """Recovered fraction with that share of all heads, rounded up, patched."""
-    values = np.asarray(row[column], float)
-    return float(values[math.ceil(share * (len(values) - 1))])
-
-
-def by_run(rows: pd.DataFrame, column: str, share: float) -> list[float]:
-    """`at_share`, averaged over a run's capabilities: one independent number a run."""
-    values = rows.apply(at_share, axis=1, column=column, share=share)
-    return values.groupby([rows["size"], rows["seed"]]).mean().tolist()
-
-
-def _interval(rows: pd.DataFrame, column: str, share: float) -> Estimate:
-    return mean_interval(by_run(rows, column, share))
-
-
-def judge_patterns_cause(rows: pd.DataFrame) -> Verdict:
-    """A-5: attention patterns are causal: the top K heads' recover most of the gap.
-
-    Widest bracket; K is a quarter of the heads, rounded up; means over runs (each the mean of its
-    capabilities) with Student's t interval. "reproduced": the top quarter's patterns recover more
-    than half with the whole interval, and more than random quarters; "partly": all patterns
-    together recover more than half, or the top quarter more than random ones with intervals apart.
-    """
-    found = patched(rows, int(rows.strides.max()))
-    n = found.groupby(["size", "seed"]).ngroups
-    if n < 5:
-        return Verdict("not tested here", f"Five runs are needed; {n} are recorded.", n)
-    top, chance = (
-        _interval(found, "recovered_pattern", 0.25),
-        _interval(found, "recovered_random", 0.25),
-    )
-    whole, outputs = (
-        _interval(found, "recovered_pattern", 1.0),
-        _interval(found, "recovered_z", 1.0),
-    )
-    values = _interval(found, "recovered_v", 1.0)
-    beats = top.low > chance.high
-    status = "not reproduced"
-    if beats or whole.low > 0.5:
-        status = "reproduced" if beats and top.low > 0.5 else "partly"
-    evidence = (
-        f"The patterns of the top quarter of heads recover {with_interval(top, '.0%')} of the gap, "
-        f"of random quarters {with_interval(chance, '.0%')}; all patterns "
-        f"{with_interval(whole, '.0%')}, all values {with_interval(values, '.0%')}, all head "
-        f"outputs {with_interval(outputs, '.0%')} (mean over {n} runs of the pocket suite; real "
-        f"Pythia is not tested here)."
-    )
-    return Verdict(status, evidence, n)
-
-
-def judge_many_heads(rows: pd.DataFrame) -> Verdict:
-    """A-6: the effect is spread over many heads.
-
-    Of what the best K patterns recover at most, the share that the single best head recovers.
-    "reproduced": below one half with the whole interval, over runs; "partly": its mean is; else
-    "not reproduced". Runs whose patterns recover less than a tenth of the gap say nothing.
-    """
-    found = patched(rows, int(rows.strides.max())) if len(rows) else rows
-    most = found.recovered_pattern.map(lambda values: float(np.max(values)))
-    found = found[most >= 0.1]
-    n = found.groupby(["size", "seed"]).ngroups
-    if n < 5:
-        return Verdict(
-            "not tested here",
-            f"Five runs whose patterns recover a tenth of the gap are needed; {n} are recorded.",
-            n,
-        )
-    shares = found.recovered_pattern.map(lambda values: values[1] / np.max(values))
-    needed = found.recovered_pattern.map(
-        lambda values: int(np.argmax(np.asarray(values) >= 0.8 * np.max(values)))
-    )
-    single = mean_interval(shares.groupby([found["size"], found["seed"]]).mean().tolist())
-    status = "reproduced" if single.high < 0.5 else "partly" if single.value < 0.5 else None
-    evidence = (
-        f"The best single head recovers {with_interval(single, '.0%')} of what patterns recover at "
-        f"most; four fifths of it take {np.median(needed):g} heads (median; mean over {n} runs of "
-        f"the pocket suite; real Pythia is not tested here)."
-    )
-    return Verdict(status or "not reproduced", evidence, n)
 
 
 SCHEMA = {

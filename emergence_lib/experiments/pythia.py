@@ -7,7 +7,7 @@ Source: paper A, Pythia section (fact sheet A1). Two sources of checkpoints, one
 
 A row lists what was measured at each evaluated checkpoint, so the paper's bisection can be replayed
 on either, and on a full scan its error is known too. Solved: the greedy next token is the target,
-for the paper's single prompt ("single") or for at least half of many prompts ("many").
+for the paper's single prompt ("single") or for enough of many ("many": `pythia_evidence.solves`).
 """
 
 from __future__ import annotations

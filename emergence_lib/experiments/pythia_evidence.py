@@ -20,13 +20,14 @@ from emergence_lib.analysis.survival import (
     mean_interval,
     solve_rate,
 )
+from emergence_lib.errors import ParameterError
 from emergence_lib.experiments.base import Verdict
 from emergence_lib.experiments.evidence import with_interval
 from emergence_lib.models.pythia import STEPS
 from emergence_lib.tasks.prompts import CAPABILITIES
 
 PROMPTS = ("single", "many")
-"""Solved on the paper's one prompt, or on at least half of many prompts."""
+"""Solved on the paper's one prompt, or on many: see `solves`."""
 
 WIDE = 0.25
 """A-1: a spread over seeds, interquartile range over median, from which times differ "widely"."""
@@ -42,10 +43,16 @@ MIN_HEAD_RISE = 0.1
 
 
 def solves(metrics: Mapping[str, float], capability: str, prompts: str) -> bool:
-    """Whether a checkpoint with these metrics of `CapabilityObserver` has the capability."""
+    """Whether a checkpoint with these metrics of `CapabilityObserver` has the capability.
+
+    "single": the greedy token is right, the paper's criterion. "many": the share of prompts solved
+    is at least half-way from the controls' share to all. A model that guesses one of IOI's two
+    names solves half of the prompts and half of the controls, and has not got the capability.
+    """
     if prompts == "single":
         return metrics[f"single_rank.{capability}"] == 0
-    return metrics[f"solved.{capability}"] >= 0.5
+    chance = metrics[f"control_solved.{capability}"]
+    return metrics[f"solved.{capability}"] >= (1 + chance) / 2
 
 
 def curve(row: pd.Series, column: str) -> pd.Series:
@@ -58,10 +65,9 @@ def curve(row: pd.Series, column: str) -> pd.Series:
 
 def passes(row: pd.Series, capability: str, prompts: str) -> dict[int, bool]:
     """Evaluated step → whether that checkpoint has the capability."""
-    names = {"single": "single_rank", "many": "solved"}
-    values = curve(row, f"{names[prompts]}_{capability}")
-    metric = f"{names[prompts]}.{capability}"
-    return {int(t): solves({metric: value}, capability, prompts) for t, value in values.items()}
+    names = ("single_rank", "solved", "control_solved")
+    metrics = pd.DataFrame({f"{n}.{capability}": curve(row, f"{n}_{capability}") for n in names})
+    return {int(t): bool(solves(line, capability, prompts)) for t, line in metrics.iterrows()}
 
 
 def emergence_table(rows: pd.DataFrame, prompts: str) -> pd.DataFrame:
@@ -99,6 +105,21 @@ def emergence_table(rows: pd.DataFrame, prompts: str) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(lines)
+
+
+def one_run(rows: pd.DataFrame, size: str, seed: int) -> pd.DataFrame:
+    """The line of one recorded run.
+
+    Raises:
+        ParameterError: it is not among `rows`; the message says which seeds of its size are.
+    """
+    found = rows[(rows["size"] == size) & (rows.seed == seed)]
+    if found.empty:
+        known = sorted(rows.seed[rows["size"] == size])
+        allowed = f"one of the recorded seeds of size {size!r}: {known}"
+        advice = "Record more with: emergence sweep pythia --profile cpu"
+        raise ParameterError("seeds", seed, allowed, advice)
+    return found
 
 
 def events(table: pd.DataFrame) -> list[Event]:

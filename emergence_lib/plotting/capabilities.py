@@ -152,20 +152,23 @@ def head_effects(effects: Mapping[str, Float[np.ndarray, "layer head"]], label: 
 
 
 def token_attention(
-    patterns: Mapping[str, Float[Tensor, "query key"]], tokens: Sequence[str]
+    patterns: Mapping[str, Float[Tensor, "query key"]], tokens: Sequence[str], columns: int = 2
 ) -> Figure:
-    """Attention patterns over the tokens of one prompt, a panel a title."""
-    n = len(tokens)
+    """Attention patterns over the tokens of one prompt, a panel a title, `columns` in a row."""
+    n, lines = len(tokens), -(-len(patterns) // columns)
+    side = max(0.13 * n, 1.7)
     fig, axes = plt.subplots(
-        1, len(patterns), figsize=(0.2 * n * len(patterns) + 1.6, 0.2 * n + 1.2), sharey=True,
-        squeeze=False,
+        lines, columns, figsize=(side * columns + 1.4, (side + 0.35) * lines + 0.7), sharex=True,
+        sharey=True, squeeze=False,
     )  # fmt: skip
-    for ax, (title, pattern) in zip(axes[0], patterns.items(), strict=True):
+    for ax, (title, pattern) in zip(axes.flat, patterns.items(), strict=False):
         image = ax.imshow(pattern.numpy(), vmin=0, vmax=1)
-        ax.set_xticks(range(n), tokens, rotation=90, fontsize=7.5)
-        ax.set_yticks(range(n), tokens, fontsize=7.5)
-        ax.set_title(title, fontsize=9.5)
-    axes[0, 0].set_ylabel("query")
+        ax.set_xticks(range(n), tokens, rotation=90, fontsize=6.5)
+        ax.set_yticks(range(n), tokens, fontsize=6.5)
+        ax.set_title(title, fontsize=8.5)
+        ax.tick_params(length=2)
+    for ax in axes.flat[len(patterns) :]:
+        ax.set_axis_off()
     fig.colorbar(image, ax=axes.ravel().tolist(), label="attention", pad=0.01)
     return fig
 

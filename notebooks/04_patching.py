@@ -1,0 +1,174 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Attention patching: do the new patterns carry the new capability?
+#
+# > **Claim.** Put the attention patterns of the checkpoint that has a capability into the one before, which
+# > has not, and most of the gap is recovered. The effect is spread over many heads.
+# >
+# > **Evidence.** For every run and capability of the pocket suite, each head's pattern moved alone, then
+# > the best K together, from none to all. The verdicts, computed from the recorded runs, follow below.
+# >
+# > **Control.** Heads in random order; the patterns put back the other way; values and head outputs moved
+# > instead of patterns; prompts without an answer.
+#
+# Source: paper A, [Baherwani et al.](../book/references.md#baherwani2026), Pythia section. The paper patches
+# the real Pythia; here it is the small suite trained for this book.
+
+# %% tags=["hide-cell"]
+# Installs the library on Colab, where it is missing; does nothing elsewhere.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("emergence_lib") is None and "google.colab" in sys.modules:
+    address = "https://github.com/emergence-companion/emergence-companion"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", address, "companion"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "-e", "companion"], check=True)
+    sys.path.insert(0, "companion")
+
+# %% tags=["parameters"]
+profile = "quick"  # the live part's grid: smoke, quick, cpu or paper
+device = "cpu"  # or "cuda"
+# None keeps the profile's own value, which for quick is given in brackets.
+seeds = None  # runs a size (1)
+sizes = None  # sizes of the pocket suite (1.2m)
+capabilities = None  # for example ["ioi", "string_repetition"] (ioi)
+n_prompts = None  # prompts, and as many controls (64)
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from IPython.display import Markdown
+
+from emergence_lib import plotting
+from emergence_lib.claims import evidence
+from emergence_lib.experiments import patching_evidence
+from emergence_lib.experiments.attention_patching import ATTENTION_PATCHING, prompts_of
+from emergence_lib.models import pythia
+from emergence_lib.provenance import require_device
+from emergence_lib.recorded import recorded
+from emergence_lib.sweep import sweep
+
+# Validates every parameter: an impossible value stops here, with what is allowed.
+given = {
+    "seeds": seeds,
+    "sizes": sizes,
+    "capabilities": capabilities,
+    "n_prompts": n_prompts,
+}
+require_device(device)
+live_grid = ATTENTION_PATCHING.block(profile, **{k: v for k, v in given.items() if v is not None})
+plotting.use_style()
+torch.set_num_threads(1)  # one thread a process: the same numbers on every machine size
+
+# %% [markdown]
+# ## The question
+#
+# Two checkpoints of one run, one that fails and the next that passes. Everything in the model moved a
+# little between them. Which part of it made the difference? Attention patching asks it of each head: run
+# the earlier model, but let this head attend as it does in the later one, on the same prompt.
+#
+# A head's *pattern* says from where it reads, its *values* what it reads there; its *output* $z$ is both.
+# If learning where to look is what a capability waits for, patterns should do. If what is read changed
+# too, they should not, and values or outputs should recover more.
+#
+# Write $p$ for the probability of the right answer. What a patch recovers is
+#
+# $$\frac{p_\text{patched} - p_\text{pre}}{p_\text{post} - p_\text{pre}},$$
+#
+# both differences averaged over the prompts first: 0 is the model before, 1 the one after, and more than
+# 1 is possible.
+#
+# ## What the recorded runs say
+
+# %% tags=["hide-input"]
+Markdown(evidence("A-5", "A-6"))
+
+# %% [markdown]
+# ## Live: patch one emergence
+#
+# The checkpoints around one emergence come with the book, so this trains nothing. Between *pre* and *post*
+# lie about 10 % of the training, with the emergence in the middle; the paper's neighbouring checkpoints are in
+# the recorded runs beside it.
+
+# %%
+live = sweep(ATTENTION_PATCHING, live_grid.points(), device=device)
+live[["size", "seed", "capability", "pre_step", "post_step", "p_pre", "p_post"]]
+
+# %% mystnb={"figure": {"caption": "Live: change of the probability of the answer when one head's pattern, values or output is moved from post to pre, mean over the prompts. Blue helps.", "name": "fig-live-effects"}, "image": {"alt": "Three maps of layer by head for one pair of checkpoints, showing the change in the probability of the answer when that head's pattern, values or output is patched."}}
+one = live.dropna(subset="pre_step").iloc[0]
+pre, post = (
+    pythia.load(one["size"], int(one.seed), int(step), one.source)
+    for step in (one.pre_step, one.post_step)
+)
+shape = (pre.model.config.n_layers, pre.model.config.n_heads)
+plotting.head_effects(
+    {
+        name: np.asarray(one[f"delta_{component}"]).reshape(shape)
+        for name, component in (("pattern", "pattern"), ("values", "v"), ("output z", "z"))
+    },
+    "Δp(target)",
+)
+plt.show()
+
+# %% [markdown]
+# What does the head with the largest effect look at? Its attention on one prompt before and after.
+
+# %% mystnb={"figure": {"caption": "Attention of the head whose pattern has the largest effect, on one prompt, before and after the emergence. Rows are queries, the last one predicts the answer.", "name": "fig-live-patterns"}, "image": {"alt": "Two attention patterns over the tokens of one prompt, of the same head before and after the emergence."}}
+prompts, _ = prompts_of(one.capability, pre.tokenizer, int(one.n_prompts))
+layer, head = divmod(int(np.argmax(one.delta_pattern)), shape[1])
+patterns = {}
+for title, loaded in (
+    (f"pre: step {one.pre_step:.0f}", pre),
+    (f"post: step {one.post_step:.0f}", post),
+):
+    tap = {f"pattern.{layer}": None}
+    with torch.no_grad():
+        loaded.model(prompts.tokens[:1], tap=tap)
+    patterns[f"head {layer}.{head}, {title}"] = tap[f"pattern.{layer}"][0, head]
+tokens = [pre.tokenizer.decode([i]).replace("\n", "⏎") for i in prompts.tokens[0].tolist()]
+plotting.token_attention(patterns, tokens)
+plt.show()
+
+# %% [markdown]
+# <details><summary><b>The same with transformer-lens.</b></summary>
+#
+# `models.bridge` gives any of these models as a `TransformerBridge`. With `lens_pre, lens_post = bridge(pre.model),
+# bridge(post.model)`, one head is patched by a hook on `blocks.{layer}.attn.hook_pattern` that writes
+# `cache_post[name][:, head]` into the pattern of `lens_pre`. The tests compare every number of this page with
+# that, to 1e-6.
+#
+# </details>
+#
+# ## Recorded: every emergence of the suite
+
+# %%
+runs = recorded(ATTENTION_PATCHING)
+Markdown(f"Source: {runs.label}. {runs.gap}")
+
+# %% mystnb={"figure": {"caption": "Share of the gap recovered by the best K heads, against K as a share of all heads; pre and post about 10 % of training apart. Median and 25\u201375 % band over runs and capabilities. Grey: patterns, heads in random order. Purple: share lost when the patterns of pre are put into post.", "name": "fig-recovered"}, "image": {"alt": "Curves of the share of the gap recovered against the share of heads patched, for patterns, values and head outputs, with random order and the reverse patch as controls."}}
+wide = patching_evidence.patched(runs.rows, int(runs.rows.strides.max()))
+names = {
+    "patterns": "recovered_pattern",
+    "values": "recovered_v",
+    "head outputs": "recovered_z",
+    "patterns, random order": "recovered_random",
+    "patterns put back": "lost_reverse",
+}
+plotting.recovered_by_heads({name: wide[column].tolist() for name, column in names.items()})
+plt.show()
+
+# %% [markdown]
+# By capability and bracket. *strides* 1 are the paper's neighbouring checkpoints, where there is little gap
+# to recover and the fraction is noisy.
+
+# %%
+patching_evidence.patching_table(runs.rows).style.hide(axis="index").format(precision=2, na_rep="–")
