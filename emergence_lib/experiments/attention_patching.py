@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -225,7 +224,7 @@ def _over_prompts(moved: Tensor, p_pre: Tensor, p_post: Tensor) -> tuple[list[An
     fractions = recovered_fraction(
         moved[:, drawn].transpose(0, 1), p_pre[drawn][:, None], p_post[drawn][:, None]
     )
-    low, high = np.nanquantile(fractions.numpy(), [0.025, 0.975], axis=0)
+    low, high = fractions.nanquantile(torch.tensor([0.025, 0.975]), dim=0).numpy()
     return rounded(low, 4), rounded(high, 4)
 
 

@@ -15,7 +15,8 @@ from emergence_lib.experiments.evidence import with_interval
 def patched(rows: pd.DataFrame, strides: int) -> pd.DataFrame:
     """Rows of runs that acquire the capability with a gap to recover, at one bracket width."""
     wide = rows[(rows.strides == strides) & rows.pre_step.notna()]
-    return wide[[bool(np.isfinite(np.asarray(r, float)).all()) for r in wide.recovered_pattern]]
+    has_gap = [bool(np.isfinite(np.asarray(r, float)).all()) for r in wide.recovered_pattern]
+    return wide[np.array(has_gap, dtype=bool)]
 
 
 def patching_table(rows: pd.DataFrame) -> pd.DataFrame:
