@@ -150,7 +150,14 @@ def compare(config: ModelConfig, n_prompts: int, repeats: int) -> Comparison:
             way()
             best[i] = min(best[i], time.perf_counter() - start)
     ours, loop = found
-    return Comparison(*best, *operations, loop.abs().max().item(), (ours - loop).abs().max().item())
+    return Comparison(
+        ours_seconds=best[0],
+        loop_seconds=best[1],
+        ours_operations=operations[0],
+        loop_operations=operations[1],
+        largest_effect=loop.abs().max().item(),
+        largest_difference=(ours - loop).abs().max().item(),
+    )
 
 
 def peak_memory(config: ModelConfig, n_prompts: int) -> int:
