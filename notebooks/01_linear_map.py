@@ -41,7 +41,7 @@ device = "cpu"  # or "cuda"
 seeds = None  # live runs of each kind (2)
 state_size = None  # S, bits of the state (8)
 row_weight = None  # s, ones in each row of the map (3)
-steps = None  # training steps at most (2000)
+steps = None  # training steps at most (1000)
 strength = 4.0  # c, the attention bias of the live comparison
 
 # %% tags=["hide-input"]

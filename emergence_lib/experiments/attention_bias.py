@@ -297,7 +297,7 @@ ATTENTION_BIAS = Experiment(
                 state_size=4, row_weight=2, strengths=(0, 4), seeds=1, steps=20, batch_size=8
             ),
         ),
-        "quick": (AttentionBiasGrid(state_size=8, strengths=(0, 4), seeds=2, steps=1_500),),
+        "quick": (AttentionBiasGrid(state_size=8, strengths=(0, 4), seeds=2, steps=1_000),),
         "cpu": (
             AttentionBiasGrid(),
             AttentionBiasGrid(row_weight=8, strengths=(0, 4)),
@@ -313,5 +313,5 @@ ATTENTION_BIAS = Experiment(
     run=run_cell,
     schema=CURVE_SCHEMA,
     judges={"A-8": judge_bias_removes_plateau},
-    seconds={"smoke": 1, "quick": 15, "cpu": 200, "paper": 600},
+    seconds={"smoke": 1, "quick": 7, "cpu": 200, "paper": 600},
 )

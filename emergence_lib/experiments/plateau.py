@@ -235,7 +235,7 @@ PLATEAU = Experiment(
     grid=PlateauGrid,
     profiles={
         "smoke": (PlateauGrid(state_size=4, row_weight=2, seeds=1, steps=50, batch_size=8),),
-        "quick": (PlateauGrid(state_size=8, seeds=2, steps=2_000),),
+        "quick": (PlateauGrid(state_size=8, seeds=2, steps=1_000),),
         "cpu": (PlateauGrid(),),
         "paper": (PlateauGrid(batch_size=256),),
     },
@@ -247,5 +247,5 @@ PLATEAU = Experiment(
         "row_alignment": "list [eval][head·S + row] of float: attention on the true keys, 0 to 1",
     },
     judges={"A-7": judge_drops_are_rows},
-    seconds={"smoke": 1, "quick": 20, "cpu": 120, "paper": 900},
+    seconds={"smoke": 1, "quick": 9, "cpu": 120, "paper": 900},
 )
