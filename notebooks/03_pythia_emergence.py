@@ -53,11 +53,11 @@ from IPython.display import Markdown
 from emergence_lib import plotting
 from emergence_lib.claims import evidence
 from emergence_lib.experiments import pythia_evidence as pythia
+from emergence_lib.experiments.pocket_suite import prompt_examples
 from emergence_lib.experiments.pythia import PAPER_REPETITION, PYTHIA
 from emergence_lib.provenance import require_device
 from emergence_lib.recorded import recorded
 from emergence_lib.sweep import sweep
-from emergence_lib.tasks.corpus import pocket_tokenizer
 from emergence_lib.tasks.prompts import CAPABILITIES
 
 # Validates every parameter: an impossible value stops here, with what is allowed.
@@ -92,17 +92,7 @@ Markdown(evidence("A-1", "A-2", "A-3", "A-4"))
 # the training text. Beside them stand as many *controls* of the same form that nothing answers.
 
 # %% tags=["hide-input"]
-tokenizer = pocket_tokenizer()
-shown = []
-for name, capability in CAPABILITIES.items():
-    for kind in ("prompts", "control"):
-        asked = getattr(capability, kind)(tokenizer, 1, torch.Generator().manual_seed(3))
-        answer = tokenizer.decode(asked.target.tolist())
-        shown.append(
-            f"| {name.replace('_', ' ')} | {kind.rstrip('s')} | "
-            f"`{asked.text[0].replace(chr(10), ' ⏎ ')}` | `{answer}` |"
-        )
-Markdown("\n".join(["| capability | kind | text | target |", "| --- | --- | --- | --- |", *shown]))
+prompt_examples().style.hide(axis="index")
 
 # %% [markdown]
 # ## Live: train one now

@@ -36,7 +36,7 @@ if importlib.util.find_spec("emergence_lib") is None and "google.colab" in sys.m
 
 # %% tags=["parameters"]
 profile = "quick"  # whose number of prompts to ask live: smoke, quick, cpu or paper
-device = "cpu"  # or "cuda"
+device = "cpu"  # these models are small: a GPU changes nothing
 seeds = 0  # the run to look at: its seed
 size = "442k"  # its size; of this run a few checkpoints come with the book
 capability = "string_repetition"  # one of tasks.prompts
@@ -44,12 +44,11 @@ capability = "string_repetition"  # one of tasks.prompts
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import torch
 from IPython.display import Markdown
 
 from emergence_lib import plotting
-from emergence_lib.analysis.capability import score
+from emergence_lib.analysis.capability import progress
 from emergence_lib.analysis.heads import chance_score, head_scores
 from emergence_lib.experiments import pythia_evidence as evidence
 from emergence_lib.experiments.attention_patching import PatchingGrid, prompts_of
@@ -125,22 +124,11 @@ Markdown(
 
 # %%
 steps = checkpoint_steps(size, seeds)
+steps = steps[:: max(1, len(steps) // 8)]  # all of what is shipped, some of a whole run
+models = {step: load_pocket(size, seeds, step) for step in steps}
 asked, _ = prompts_of(capability, pocket_tokenizer(), n_prompts)
-lines, models = [], {}
-for step in steps[:: max(1, len(steps) // 8)]:  # all of what is shipped, some of a whole run
-    models[step] = load_pocket(size, seeds, step).to(device)
-    scores = score(models[step], asked.tokens.to(device), asked.target.to(device))
-    of_heads = head_scores(models[step], torch.Generator().manual_seed(5))
-    best = {f"best {name}": values.max().item() for name, values in of_heads.items()}
-    lines.append(
-        {
-            "step": step,
-            "p(target)": scores.p.mean().item(),
-            "solved": scores.solved.float().mean().item(),
-            **best,
-        }
-    )
-pd.DataFrame(lines).style.hide(axis="index").format(precision=2)
+table = progress(models, asked.tokens, asked.target, torch.Generator().manual_seed(5))
+table.style.hide(axis="index").format(precision=2)
 
 # %% tags=["hide-input"]
 Markdown(
@@ -162,7 +150,7 @@ for name, (layer, head) in chosen.items():
     for step in shown:
         tap = {f"pattern.{layer}": None}
         with torch.no_grad():
-            models[step](asked.tokens[:1].to(device), tap=tap)
+            models[step](asked.tokens[:1], tap=tap)
         patterns[f"{name}, head {layer}.{head}\nstep {step}"] = tap[f"pattern.{layer}"][
             0, head
         ].cpu()

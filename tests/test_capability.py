@@ -8,7 +8,7 @@ import torch
 from emergence_lib.analysis.capability import (
     CapabilityObserver,
     DomainLossObserver,
-    HeadObserver,
+    progress,
     score,
 )
 from emergence_lib.analysis.heads import head_scores
@@ -100,15 +100,15 @@ def test_no_prompts_are_refused():
         CapabilityObserver(pocket_tokenizer(), 0, torch.Generator())
 
 
-def test_heads_are_scored_on_the_same_tokens_each_time():
-    config = ModelConfig(n_layers=2, d_model=16, n_heads=2, vocab_size=200, max_pos=128)
-    model = Transformer(config)
-    observer = HeadObserver(torch.Generator().manual_seed(4))
-    first, second = observer.measure(model), observer.measure(model)
-    assert first == second
-    by_hand = head_scores(model, torch.Generator().manual_seed(4))
-    assert first["induction.1.0"] == by_hand["induction"][1, 0].item()
-    assert len(first) == 3 * 2 * 2
+def test_progress_is_a_line_a_checkpoint():
+    config = ModelConfig(n_layers=1, d_model=16, n_heads=2, vocab_size=200, max_pos=128)
+    models = {s: Transformer(config, torch.Generator().manual_seed(s)) for s in (0, 20)}
+    tokens, target = torch.arange(12).view(3, 4), torch.tensor([1, 2, 3])
+    table = progress(models, tokens, target, torch.Generator().manual_seed(4))
+    assert table.step.tolist() == [0, 20]
+    assert table.p[1] == pytest.approx(score(models[20], tokens, target).p.mean().item())
+    by_hand = head_scores(models[20], torch.Generator().manual_seed(4))["induction"].max().item()
+    assert table.induction[1] == by_hand
 
 
 def test_losses_go_to_their_domains():

@@ -2,6 +2,9 @@
 
     emergence    when something was learned, how long the plateau was, how wide the jump
     attention    entropy of heads and their agreement with the truth, watched during training
+    capability   prompts with a known answer: probability, rank and solved, watched during training
+    heads        previous-token, induction and duplicate-token scores, in-context-learning score
+    patching     heads of one checkpoint moved into another: Δp, top K, recovered fraction
     survival     estimates for times that some seeds never reach, and intervals for few seeds
 
 Import from the modules; `survival` brings lifelines, which the others do not need.

@@ -14,7 +14,6 @@ Observers for `training.train` write, where c is a capability:
     control_p.c  control_solved.c    of the control prompts, which look alike and have no answer
     loss.d                      held-out loss in nats of the tokens of domain d
     icl                         loss late in the context minus loss early (`analysis.heads`)
-    previous_token.l.h  induction.l.h  duplicate_token.l.h    `analysis.heads.head_scores`
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from emergence_lib.analysis.heads import head_scores, in_context_learning_score
+from emergence_lib.analysis.heads import HeadObserver, in_context_learning_score
 from emergence_lib.models.transformer import Transformer
 from emergence_lib.tasks.base import Batch, require_int
 from emergence_lib.tasks.prompts import CAPABILITIES, Prompts
@@ -64,6 +64,38 @@ def score(
         p=logits.softmax(-1).gather(1, target[:, None]).squeeze(1),
         rank=(logits >= of_target).sum(-1) - 1,
     )
+
+
+def progress(
+    models: Mapping[int, Transformer],
+    tokens: Int[Tensor, "prompt pos"],
+    target: Int[Tensor, " prompt"],
+    generator: torch.Generator,
+) -> pd.DataFrame:
+    """One line a checkpoint: how it does on prompts, and its best heads.
+
+    Args:
+        models: step → model.
+        tokens, target: see `score`.
+        generator: source of the random tokens that heads are scored on, the same for all.
+
+    Returns:
+        Columns step, p (mean p(target)), solved (share) and, for each score of
+        `analysis.heads.head_scores`, that of the best head.
+    """
+    heads = HeadObserver(generator)
+    lines = []
+    for step, model in models.items():
+        found, measured = score(model, tokens, target), heads.measure(model)
+        line = {
+            "step": step,
+            "p": found.p.mean().item(),
+            "solved": found.solved.float().mean().item(),
+        }
+        for name in ("previous_token", "induction", "duplicate_token"):
+            line[name] = max(v for key, v in measured.items() if key.startswith(f"{name}."))
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
 class CapabilityObserver:
@@ -111,36 +143,6 @@ class CapabilityObserver:
                 f"control_solved.{name}": control.solved.float().mean().item(),
             }
         return metrics
-
-
-class HeadObserver:
-    """Scores every head on the same repeated random tokens each time.
-
-    Args:
-        generator: source of the tokens.
-    """
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._start = generator.get_state()
-
-    def __call__(
-        self,
-        model: Transformer,
-        batch: Batch,
-        logits: Float[Tensor, "batch pos vocab"],
-        tapped: Mapping[str, Tensor | None],
-    ) -> dict[str, float]:
-        return self.measure(model)
-
-    def measure(self, model: Transformer) -> dict[str, float]:
-        """The metrics of the module's docstring that end in layer and head."""
-        generator = torch.Generator().set_state(self._start)
-        return {
-            f"{name}.{layer}.{head}": value
-            for name, scores in head_scores(model, generator).items()
-            for layer, row in enumerate(scores.tolist())
-            for head, value in enumerate(row)
-        }
 
 
 class DomainLossObserver:

@@ -21,11 +21,8 @@ from filelock import FileLock
 from tokenizers import Tokenizer
 
 from emergence_lib.analysis.attention import unpack
-from emergence_lib.analysis.capability import (
-    CapabilityObserver,
-    DomainLossObserver,
-    HeadObserver,
-)
+from emergence_lib.analysis.capability import CapabilityObserver, DomainLossObserver
+from emergence_lib.analysis.heads import HeadObserver
 from emergence_lib.experiments.linear_map_cell import rounded
 from emergence_lib.models import ModelConfig, Transformer
 from emergence_lib.models.pocket import (
@@ -202,6 +199,21 @@ def measured(trajectory: pd.DataFrame) -> dict[str, Any]:
         metric = "loss" if name == "loss" else name.replace("loss_", "loss.")
         columns[name] = _list(table[metric]) if metric in table else []
     return columns
+
+
+def prompt_examples() -> pd.DataFrame:
+    """One prompt of each capability and its control: columns capability, kind, text, target.
+
+    Line breaks are shown as ⏎.
+    """
+    tokenizer = pocket_tokenizer()
+    lines = []
+    for name, capability in CAPABILITIES.items():
+        for kind, draw in (("prompt", capability.prompts), ("control", capability.control)):
+            asked = draw(tokenizer, 1, step_generator(0, "examples"))
+            target = tokenizer.decode(asked.target.tolist())
+            lines.append((name.replace("_", " "), kind, asked.text[0].replace("\n", " ⏎ "), target))
+    return pd.DataFrame(lines, columns=["capability", "kind", "text", "target"])
 
 
 def sample_text(model: Transformer, seed: int, n_tokens: int = 100) -> str:

@@ -18,8 +18,8 @@ from typing import Any
 
 import pandas as pd
 
-from emergence_lib.analysis.capability import HeadObserver
 from emergence_lib.analysis.emergence import next_evaluations
+from emergence_lib.analysis.heads import HeadObserver
 from emergence_lib.errors import ParameterError, UnknownNameError
 from emergence_lib.experiments.base import Experiment, Grid, Point
 from emergence_lib.experiments.linear_map_cell import as_float

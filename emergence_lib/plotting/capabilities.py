@@ -36,7 +36,7 @@ def emergence_steps(
     """
     sizes = list(dict.fromkeys(table["size"]))
     fig, axes = plt.subplots(
-        1, len(titles), figsize=(2.05 * len(titles) + 1, 3.6), sharey=True,
+        1, len(titles), figsize=(8.2, 3.7), sharey=True,
         gridspec_kw={"width_ratios": [len(sizes) + len(paper)] + [len(sizes)] * (len(titles) - 1)},
     )  # fmt: skip
     for i, (ax, (capability, title)) in enumerate(zip(axes, titles.items(), strict=True)):
@@ -59,7 +59,7 @@ def emergence_steps(
                 labels.append(size)
         ax.set_xticks(range(len(labels)), labels, rotation=45, ha="right", fontsize=8)
         ax.set_xlim(-0.6, len(labels) - 0.4)
-        ax.set_title(title)
+        ax.set_title(title.replace(" ", "\n"))
     axes[0].set_ylim(-0.02, 1.09)
     axes[0].set_ylabel("emergence (share of training)")
     return fig
@@ -79,10 +79,10 @@ def over_checkpoints(
         ylabel: of all panels.
         first: the steps axis is linear up to this step.
     """
-    columns = min(len(panels), 2)
+    columns = 3 if len(panels) == 3 else min(len(panels), 2)
     lines = -(-len(panels) // columns)
     fig, axes = plt.subplots(
-        lines, columns, figsize=(3.6 * columns, 2.6 * lines), sharex=True, sharey=True,
+        lines, columns, figsize=(7.2, 2.6 * lines), sharex=True, sharey=True,
         squeeze=False,
     )  # fmt: skip
     for ax, (title, groups) in zip(axes.flat, panels.items(), strict=False):
