@@ -95,6 +95,8 @@ def test_one_version_and_one_address_everywhere():
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     assert citation["version"] == PROJECT["version"]
     assert re.findall(r"^## ([\d.]+)", changelog, re.MULTILINE)[0] == PROJECT["version"]
+    newest = re.findall(r"^## [\d.]+ \((.+)\)", changelog, re.MULTILINE)[0]
+    assert citation.get("date-released", "unreleased") == newest
     address = config["repository"]["url"]
     assert citation["repository-code"] == PROJECT["urls"]["Repository"] == address
     assert citation["authors"] == [{"name": PROJECT["authors"][0]["name"]}]
