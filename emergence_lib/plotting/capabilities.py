@@ -36,10 +36,10 @@ def emergence_steps(
     """
     sizes = list(dict.fromkeys(table["size"]))
     fig, axes = plt.subplots(
-        1, len(titles), figsize=(8.2, 3.7), sharey=True,
+        1, len(titles), figsize=(8.2, 3.7), sharey=True, squeeze=False,
         gridspec_kw={"width_ratios": [len(sizes) + len(paper)] + [len(sizes)] * (len(titles) - 1)},
     )  # fmt: skip
-    for i, (ax, (capability, title)) in enumerate(zip(axes, titles.items(), strict=True)):
+    for i, (ax, (capability, title)) in enumerate(zip(axes[0], titles.items(), strict=True)):
         for x, size in enumerate(sizes):
             lines = table[(table["size"] == size) & (table.capability == capability)]
             share = (lines.step / lines.horizon).to_numpy()
@@ -60,8 +60,8 @@ def emergence_steps(
         ax.set_xticks(range(len(labels)), labels, rotation=45, ha="right", fontsize=8)
         ax.set_xlim(-0.6, len(labels) - 0.4)
         ax.set_title(title.replace(" ", "\n"))
-    axes[0].set_ylim(-0.02, 1.09)
-    axes[0].set_ylabel("emergence (share of training)")
+    axes[0, 0].set_ylim(-0.02, 1.09)
+    axes[0, 0].set_ylabel("emergence (share of training)")
     return fig
 
 
