@@ -84,6 +84,7 @@ def loss_by_sparsity(
         ax.annotate(name, (0.995, value), xytext=(0, -2), xycoords=("axes fraction", "data"),
                     textcoords="offset points", ha="right", va="top", fontsize=8,
                     color=GUIDE["color"])  # fmt: skip
+    ax.margins(y=0.08)  # room for the lowest name
     ax.set_xlabel("ones in a row of the map, s")
     ax.set_ylabel("final loss (nats)")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(tables) + bool(paper))
