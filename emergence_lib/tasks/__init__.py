@@ -1,7 +1,16 @@
 """Tasks: distributions over token sequences whose answers are known."""
 
 from emergence_lib.tasks.base import TASKS, Batch, Task, make_task
+from emergence_lib.tasks.cellular_automata import CellularAutomata
 from emergence_lib.tasks.corpus import PocketPile
 from emergence_lib.tasks.linear_map import LinearMap
 
-__all__ = ["TASKS", "Batch", "LinearMap", "PocketPile", "Task", "make_task"]
+__all__ = [
+    "TASKS",
+    "Batch",
+    "CellularAutomata",
+    "LinearMap",
+    "PocketPile",
+    "Task",
+    "make_task",
+]
