@@ -9,6 +9,7 @@ leaves claimed ones for the end, and computes those only if their owner died.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -38,6 +39,7 @@ from emergence_lib.experiments.base import Experiment, Point
 from emergence_lib.provenance import provenance, require_device
 from emergence_lib.store import Store, check_columns, unusable
 
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt(3)
 _LINE_EVERY = 10.0  # seconds between progress lines where there is no terminal
 
 
@@ -287,6 +289,11 @@ _store = cache(Store)  # one a worker, so that a merged file is read once
 def _start_worker(lifeline: Connection) -> None:
     """Prepare a local worker process."""
     torch.set_num_threads(1)
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):  # not in musl
+        # Keep freed blocks: by default each step maps its activations anew and faults every page,
+        # a sixth of the time of the small models here.
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
     def follow_parent() -> None:
         lifeline.poll(None)  # returns when the parent closes its end or dies
