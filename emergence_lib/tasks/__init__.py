@@ -3,12 +3,14 @@
 from emergence_lib.tasks.base import TASKS, Batch, Task, make_task
 from emergence_lib.tasks.cellular_automata import CellularAutomata
 from emergence_lib.tasks.corpus import PocketPile
+from emergence_lib.tasks.dyck import Dyck
 from emergence_lib.tasks.linear_map import LinearMap
 
 __all__ = [
     "TASKS",
     "Batch",
     "CellularAutomata",
+    "Dyck",
     "LinearMap",
     "PocketPile",
     "Task",
