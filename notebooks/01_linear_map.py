@@ -304,8 +304,8 @@ linear_map_search.search_table(search.rows).style.hide(axis="index").format(
 #   conditions within a recipe, not step counts with the paper's.
 # - A head is chosen as the one that moves most. The rows that wait correct for the choice, not for a
 #   mechanism in which two heads share a row.
-# - The control was changed after the first nine runs were recorded: an earlier version compared with an
-#   earlier time only, and its gain turned out to depend on the window. The table above shows both.
+# - The control was chosen with thirteen of the recorded runs in view: an earlier version compared with
+#   an earlier time only, and its gain turned out to depend on the window. The table above shows both.
 # - Intervals of the shares of drops treat drops as independent. Drops of one run are not quite.
 # - The runs without bias share cell, seeds and numbers with the headline runs: do not rest
 #   on independent data.
