@@ -160,6 +160,13 @@ def test_a_cut_connection_goes_on_where_it_stopped(server, reset):
 
 
 @pytest.mark.parametrize("reset", [False, True])
+def test_a_line_that_is_cut_again_and_again_is_good_enough_while_bytes_arrive(server, reset):
+    server.fault("/cdn/", cut=8_500, reset=reset, times=6)
+    assert_good(hub.fetch(REPO, "step1000"))
+    assert len(server.asked("/cdn/.* from")) == 6
+
+
+@pytest.mark.parametrize("reset", [False, True])
 def test_what_an_interrupted_download_left_is_not_fetched_again(server, tmp_path, reset):
     server.fault("/cdn/", cut=50_500, reset=reset)
     server.fault("/cdn/", cut=0, reset=reset, times=FOREVER)

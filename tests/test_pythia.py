@@ -363,6 +363,12 @@ def pickled(content: object) -> bytes:
     return buffer.getvalue()
 
 
+def test_the_malicious_file_is_one(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    torch.load(io.BytesIO(pickled({"a": Payload()})), weights_only=False)
+    assert Path("executed").exists()
+
+
 def without(files: dict[str, bytes], name: str) -> bytes:
     tensors = load(files[WEIGHTS])
     del tensors[name]

@@ -15,7 +15,7 @@ it waits out 429 and, for listings, 5xx with growing pauses, or as long as Retry
 on where a connection was cut; its progress bar shows on a terminal only. But it keeps nothing of a
 download that failed for good, gives up at once when a file is answered with 5xx, and compares
 lengths but no hashes: these three are added here. It reads HF_ENDPOINT and HF_HUB_OFFLINE when it
-is imported; here they count when a checkpoint is asked for.
+is imported; here it is also enough to set them later.
 """
 
 from __future__ import annotations
