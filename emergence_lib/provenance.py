@@ -1,4 +1,4 @@
-"""How a number comes about: which code, on what kind of machine, with which versions."""
+"""How a number comes about (code, machine, versions), and where this library keeps things."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ def checkout() -> Path | None:
     """The source checkout this package runs from; None when it is installed elsewhere."""
     folder = Path(__file__).resolve().parents[1]
     return folder if (folder / "pyproject.toml").exists() else None
+
+
+def cache_folder() -> Path:
+    """Where what can be rebuilt or fetched again is kept; need not exist.
+
+    ``$EMERGENCE_CACHE``, else ``emergence`` in the user's cache folder.
+    """
+    if named := os.environ.get("EMERGENCE_CACHE"):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "emergence"
 
 
 def require_device(device: str) -> None:

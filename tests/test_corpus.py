@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from emergence_lib.errors import EmergenceError, ParameterError
+from emergence_lib.provenance import cache_folder
 from emergence_lib.tasks import TASKS, PocketPile, corpus_sources, make_task, story_grammar
 from emergence_lib.tasks import corpus as module
 from emergence_lib.tasks.corpus import (
@@ -29,7 +30,6 @@ from emergence_lib.tasks.corpus import (
     TOKENIZER_FILE,
     Corpus,
     build_corpus,
-    cache_folder,
     corpus,
     corpus_provenance,
     pocket_tokenizer,

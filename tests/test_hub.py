@@ -14,6 +14,7 @@ from hub_server import FOREVER, checkpoint, connect, git_hash, serve, tiny_model
 
 from emergence_lib.errors import StoreError
 from emergence_lib.models import hub
+from emergence_lib.provenance import cache_folder
 
 REPO = "EleutherAI/pythia-14m"
 WANTED = {"config.json", "tokenizer.json", "model.safetensors"}
@@ -302,9 +303,9 @@ def test_a_cache_that_cannot_be_written(server, monkeypatch, tmp_path):
 def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.delenv("EMERGENCE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert hub.cache_root() == tmp_path / "emergence"
+    assert cache_folder() == tmp_path / "emergence"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert hub.cache_root() == Path.home() / ".cache" / "emergence"
+    assert cache_folder() == Path.home() / ".cache" / "emergence"
 
 
 # --- digests -------------------------------------------------------------------------------------

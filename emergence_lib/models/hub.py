@@ -41,6 +41,7 @@ from tqdm import tqdm
 
 from emergence_lib.errors import StoreError
 from emergence_lib.models.transformer import Transformer
+from emergence_lib.provenance import cache_folder
 
 FORMAT = 1
 RETRIES = 3  # after which the Hub counts as unreachable: with the pauses below, 7 seconds
@@ -74,13 +75,6 @@ class RemoteFile:
         return sha.hexdigest() == self.hash
 
 
-def cache_root() -> Path:
-    """``$EMERGENCE_CACHE``, else ``emergence`` in the user's cache folder."""
-    if named := os.environ.get("EMERGENCE_CACHE"):
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "emergence"
-
-
 # --- fetching ------------------------------------------------------------------------------------
 
 
@@ -103,7 +97,7 @@ def fetch(repo: str, revision: str, only: Sequence[str] = (), quiet: bool = Fals
     folder = _folder(repo, revision)
     if (folder / RECORD).exists():
         return folder
-    lock = cache_root() / "hub" / ".locks" / f"{folder.parent.name}--{revision}.lock"
+    lock = cache_folder() / "hub" / ".locks" / f"{folder.parent.name}--{revision}.lock"
     with _explained(repo, revision):
         lock.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock):
@@ -119,7 +113,7 @@ def discard(folder: Path) -> None:
 
 
 def _folder(repo: str, revision: str) -> Path:
-    return cache_root() / "hub" / repo.replace("/", "--") / revision
+    return cache_folder() / "hub" / repo.replace("/", "--") / revision
 
 
 def _fetch(repo: str, revision: str, only: Sequence[str], quiet: bool, folder: Path) -> None:
@@ -305,7 +299,7 @@ def _explained(repo: str, revision: str) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise StoreError(
-            f"Cannot write the cache {cache_root()}: {error}. "
+            f"Cannot write the cache {cache_folder()}: {error}. "
             "Free some space, or set EMERGENCE_CACHE to a folder you may write to."
         ) from error
 
@@ -369,7 +363,7 @@ def record_digest(folder: Path, found: str) -> None:
 def recorded_digests(repo: str = "*") -> dict[tuple[str, str], str]:
     """(repository, revision) → digest of every checkpoint in the cache that was ever loaded."""
     digests = {}
-    for path in (cache_root() / "hub").glob(f"{repo.replace('/', '--')}/*/{RECORD}"):
+    for path in (cache_folder() / "hub").glob(f"{repo.replace('/', '--')}/*/{RECORD}"):
         with suppress(StoreError):  # just removed; or broken, which its own load says
             record = _read_json(path)
             if record["digest"]:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from emergence_lib.errors import StoreError, UnknownNameError
 from emergence_lib.models.transformer import ModelConfig, Transformer
-from emergence_lib.provenance import checkout
+from emergence_lib.provenance import cache_folder, checkout
 
 POCKET_SIZES: dict[str, tuple[int, int, int]] = {
     "98k": (2, 64, 4),
@@ -76,10 +76,7 @@ def checkpoint_folders(size: str, seed: int) -> tuple[Path, ...]:
     ``$EMERGENCE_CACHE`` moves the cache.
     """
     name = f"{size}-seed{seed}"
-    cache = os.environ.get("EMERGENCE_CACHE")
-    if cache is None:
-        cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "emergence")
-    made = Path(cache).expanduser() / "checkpoints" / name
+    made = cache_folder() / "checkpoints" / name
     source = checkout()
     return (made,) if source is None else (source / "book" / "checkpoints" / name, made)
 

@@ -36,6 +36,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from torch import Tensor
 
 from emergence_lib.errors import ParameterError
+from emergence_lib.provenance import cache_folder
 from emergence_lib.tasks.base import Batch, Task, register, require_int
 from emergence_lib.tasks.corpus_sources import DOMAINS, SEED, Document, documents, sources_digest
 from emergence_lib.tasks.stories import PARTS_OF_SPEECH, ROLES
@@ -201,13 +202,6 @@ def _grammar(document: Document, offsets: list[tuple[int, int]]) -> dict[str, np
 
 
 _ENTITY = {name: i for i, name in enumerate(ENTITIES)}
-
-
-def cache_folder() -> Path:
-    """Where what can be rebuilt is kept; need not exist."""
-    if named := os.environ.get("EMERGENCE_CACHE"):
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "emergence"
 
 
 def _recipe() -> str:
