@@ -52,8 +52,8 @@ class NeuralCA(Task):
 
     Batches have the label ``rule``, float64 ``[batch, weight]``: each sequence's network, for
     `step`. Logits over 10,002 tokens take 40 MB a sequence of 988 tokens: keep batches small, the
-    one for evaluation too, or take fewer colours and grids. gzip's ratios may differ by a few bytes between builds of zlib, and a rule at the very
-    border of the filter then with them.
+    one for evaluation too, or take fewer colours and grids. gzip's ratios may differ by a few bytes
+    between builds of zlib, and a rule at the very border of the filter then with them.
 
     Args:
         grid_size: rows and columns; a multiple of `patch`.
