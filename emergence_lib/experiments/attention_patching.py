@@ -261,12 +261,17 @@ ATTENTION_PATCHING = Experiment(
     question="Do the attention patterns after an emergence carry it into the model before?",
     grid=PatchingGrid,
     profiles={
+        # The one emergence whose checkpoints are shipped; other numbers of prompts would move it.
         "smoke": (
             PatchingGrid(
-                sizes=("1.2m",), capabilities=("ioi",), seeds=1, strides=(1,), n_prompts=2
+                sizes=("442k",), capabilities=("string_repetition",), seeds=1, strides=(1,)
             ),
         ),
-        "quick": (PatchingGrid(sizes=("1.2m",), capabilities=("ioi",), seeds=1, strides=(7,)),),
+        "quick": (
+            PatchingGrid(
+                sizes=("442k",), capabilities=("string_repetition",), seeds=1, strides=(7,)
+            ),
+        ),
         "cpu": (
             PatchingGrid(sizes=("98k",)),
             PatchingGrid(sizes=("442k",)),
