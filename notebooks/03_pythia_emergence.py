@@ -248,3 +248,47 @@ plt.show()
 # capability. `emergence status pythia --profile paper` prints how much that downloads and how long it
 # takes before anything is fetched; `emergence sweep pythia --profile paper` does it, and this page and
 # the ledger then show those numbers. Until then no verdict here is about the real Pythia.
+
+# %% [markdown]
+# ## What it means
+#
+# In this suite the capabilities fall into three kinds. Repeating a string of digits comes to every run, in the
+# first half of training. Continuing a numbered pattern comes to some seeds of a size and not to others, within
+# the same text and the same loss: there one can speak of luck. Repeating arbitrary words and telling the two
+# names of the indirect-object prompts apart come to none of them in six million tokens.
+#
+# Where something emerges, the probability of the answer climbs over a good part of the training rather than
+# from one checkpoint to the next, and the greedy criterion flips back and forth on the way: see the reversals.
+# Bisection, which assumes there are none, then lands on one of several crossings. On small models with few
+# tokens the staircase of the linear map is not what one sees.
+#
+# And the heads do not tell the story that the names of the capabilities suggest. All runs grow previous-token
+# heads early; the induction score on random tokens hardly moves, even in runs that repeat strings reliably.
+# [The story of one emergence](05_one_emergence.ipynb) looks at what they do instead.
+#
+# ## Limits
+#
+# - Small models, few tokens, a text made for the purpose: repeated strings and lists are common in it. What
+#   holds here need not hold for Pythia, and no verdict says so.
+# - A seed changes weights and the order of the data, not the text, the prompts or the held-out windows.
+# - The criterion for many prompts, half-way above the controls, is ours. With the paper's single prompt the
+#   greedy token is right by accident early and often: compare the column *single* with *solved*.
+# - Rotary positions turn whole heads here, a quarter of each in Pythia (`models.pocket` says why), and output
+#   projections start as large as other matrices.
+# - Mix and frequency of repeats were chosen after short trials in which nothing emerged; the recorded runs are
+#   the first with the final text.
+#
+# ## Takeaways
+#
+# - Before reading luck into one prompt, ask many, with controls of the same form.
+# - Count runs that never get there as censored, and show them.
+# - The loss of a run says little about when it acquires what.
+#
+# <details><summary><b>Question.</b> Why is "the greedy token of one prompt is right" such a noisy criterion for
+# a model that has not got the capability?</summary>
+#
+# The prompt has one of ten digits, or one of two names, as its answer. A model that knows only that a digit
+# comes next is right on one prompt in ten, with whichever digit it happens to prefer at that checkpoint; and
+# with 149 checkpoints it is right at some of them almost surely.
+#
+# </details>

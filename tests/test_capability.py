@@ -8,6 +8,7 @@ import torch
 from emergence_lib.analysis.capability import (
     CapabilityObserver,
     DomainLossObserver,
+    answer_attention,
     progress,
     score,
 )
@@ -98,6 +99,22 @@ def test_the_same_generator_asks_the_same_prompts(observer):
 def test_no_prompts_are_refused():
     with pytest.raises(ParameterError, match="n_prompts=0 "):
         CapabilityObserver(pocket_tokenizer(), 0, torch.Generator())
+
+
+def test_attention_on_the_answer_by_hand():
+    config = ModelConfig(n_layers=2, d_model=16, n_heads=2, vocab_size=9, max_pos=8)
+    model = Transformer(config)
+    tokens = torch.tensor([[1, 2, 3, 1], [4, 5, 5, 6]])
+    target = torch.tensor([1, 5])  # at positions 0 and 3; 1 and 2
+    tap = {"pattern.0": None, "pattern.1": None}
+    model(tokens, tap=tap)
+    for layer in (0, 1):
+        for head in (0, 1):
+            first, second = tap[f"pattern.{layer}"][:, head, -1]
+            expected = (first[0] + first[3] + second[1] + second[2]).item() / 2
+            found = answer_attention(model, tokens, target)[layer, head].item()
+            assert found == pytest.approx(expected)
+    assert (answer_attention(model, tokens, torch.tensor([8, 8])) == 0).all()
 
 
 def test_progress_is_a_line_a_checkpoint():

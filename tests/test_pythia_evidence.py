@@ -10,6 +10,7 @@ from scipy.special import expit
 from emergence_lib.analysis.emergence import Event
 from emergence_lib.errors import ParameterError
 from emergence_lib.experiments import pythia_evidence as evidence
+from emergence_lib.experiments.emergence_story import emergence_in_words
 from emergence_lib.models.pythia import STEPS
 from emergence_lib.tasks.prompts import CAPABILITIES
 from emergence_lib.training import scaled_pythia_schedule
@@ -34,6 +35,7 @@ def make_run(size, seed, at, width=WIDTH, head_at=None, steps=STEPS_HERE, source
         "eval_steps": list(steps),
         "loss": list(5 - np.asarray(steps) / 1430),  # the same for every seed
         "induction": [[0.01, value] for value in head],
+        "previous_token": [[0.2, 0.1]] * len(steps),
     }
     for name in CAPABILITIES:
         row |= {
@@ -122,6 +124,17 @@ def test_a_run_that_is_not_recorded_is_named_with_those_that_are():
     assert evidence.one_run(rows, "98k", 1).seed.tolist() == [1]
     with pytest.raises(ParameterError, match=r"seeds=2 .*'98k': \[0, 1\]"):
         evidence.one_run(rows, "98k", 2)
+
+
+def test_an_emergence_is_told_with_its_numbers():
+    told = emergence_in_words(make_rows({"98k": [704]}), "ioi")
+    assert "emerges at step 705 of 1430" in told  # between the checkpoints 700 and 710
+    assert "0.32 at the checkpoint before, 0.52 at the one after and 0.80 at the end" in told
+    assert "The induction score of the best head is half-way up at step 710." in told
+    assert "The previous-token score of the best head rises by less than 0.1." in told
+    assert "does not emerge within 1430 steps" in emergence_in_words(
+        make_rows({"98k": [math.inf]}), "ioi"
+    )
 
 
 def test_spread_is_the_interquartile_range_over_the_median():

@@ -66,6 +66,24 @@ def score(
     )
 
 
+@torch.no_grad()
+def answer_attention(
+    model: Transformer, tokens: Int[Tensor, "prompt pos"], target: Int[Tensor, " prompt"]
+) -> Float[Tensor, "layer head"]:
+    """Attention from the last position to where the answer stands in the prompt, mean over prompts.
+
+    A head that copies the answer, as IOI's name movers do (Wang et al. 2022), has to look at it.
+    Prompts without the answer count as 0.
+    """
+    tap: dict[str, Tensor | None] = {f"pattern.{layer}": None for layer in range(len(model.blocks))}
+    model(tokens, tap=tap)
+    at_answer = (tokens == target[:, None]).float()
+    patterns = [pattern for pattern in tap.values() if pattern is not None]
+    return torch.stack(
+        [torch.einsum("phk,pk->h", p[:, :, -1], at_answer) / len(tokens) for p in patterns]
+    )
+
+
 def progress(
     models: Mapping[int, Transformer],
     tokens: Int[Tensor, "prompt pos"],
@@ -80,8 +98,9 @@ def progress(
         generator: source of the random tokens that heads are scored on, the same for all.
 
     Returns:
-        Columns step, p (mean p(target)), solved (share) and, for each score of
-        `analysis.heads.head_scores`, that of the best head.
+        Columns step, p (mean p(target)), solved (share), on_answer (the best head's
+        `answer_attention`) and, for each score of `analysis.heads.head_scores`, that of the best
+        head.
     """
     heads = HeadObserver(generator)
     lines = []
@@ -92,6 +111,7 @@ def progress(
             "p": found.p.mean().item(),
             "solved": found.solved.float().mean().item(),
         }
+        line["on_answer"] = answer_attention(model, tokens, target).max().item()
         for name in ("previous_token", "induction", "duplicate_token"):
             line[name] = max(v for key, v in measured.items() if key.startswith(f"{name}."))
         lines.append(line)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from emergence_lib.errors import ParameterError
@@ -112,6 +112,22 @@ class HeadObserver:
             for layer, row in enumerate(table.tolist())
             for head, score in enumerate(row)
         }
+
+
+@torch.no_grad()
+def head_pattern(
+    model: Transformer, tokens: Int[Tensor, "1 pos"], layer: int, head: int
+) -> Float[Tensor, "query key"]:
+    """Attention pattern of one head on one prompt.
+
+    Raises:
+        UnknownNameError: a layer that is not there or has no attention pattern.
+    """
+    tap: dict[str, Tensor | None] = {f"pattern.{layer}": None}
+    model(tokens, tap=tap)
+    pattern = tap[f"pattern.{layer}"]
+    assert pattern is not None
+    return pattern[0, head]
 
 
 def chance_score(length: int) -> float:
