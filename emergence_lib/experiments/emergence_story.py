@@ -27,8 +27,8 @@ def emergence_in_words(found: pd.DataFrame, capability: str) -> str:
         sentence = (
             f"In this run {name} emerges at step {line.step:.0f} of {line.horizon}: the mean "
             f"probability of the answer is {before:.2f} at the checkpoint before, {after:.2f} at "
-            f"the one after and {p.iloc[-1]:.2f} at the end. Later {line.reversals:.0f} checkpoints "
-            "fail after one that passed."
+            f"the one after and {p.iloc[-1]:.2f} at the end. Later {line.reversals:.0f} "
+            "checkpoints fail after one that passed."
         )
     else:
         sentence = (
