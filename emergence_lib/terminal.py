@@ -55,10 +55,10 @@ def status_text(status: Status, width: int, every_cell: bool) -> str:
         line += f", took {duration(status.seconds_spent)}"
     if missing:
         line += f"; {missing} missing{_about(status.seconds_left)}"
-    if status.bytes_left:
-        line += f", at most {gigabytes(status.bytes_left)} of downloads"
     margin = " " * 9
     lines = [line]
+    if status.bytes_left:
+        lines.append(f"{margin}downloads: at most {gigabytes(status.bytes_left)}")
     if status.command:
         lines.append(f"{margin}fill: {status.command}")
     if missing and (status.recorded or every_cell):

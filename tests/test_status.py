@@ -72,7 +72,7 @@ def test_downloads_are_summed_over_what_is_missing(store):
     record(store, 3, range(5), seconds=50)
     status = profile_status(fetching, "cpu", store)
     assert status.bytes_left == 5 * 7 * 10**9
-    assert "5 missing, about 4 min, at most 35 GB of downloads" in status_text(status, 80, False)
+    assert "downloads: at most 35 GB" in status_text(status, 80, False)
     assert "about 50 s, at most 7.0 GB of downloads." in sweep_plan(status, 1, 1)
     assert profile_status(EXPERIMENT, "cpu", store).bytes_left == 0
 
