@@ -9,7 +9,7 @@ as fast as their naive forms (`tests/naive_mixers.py`), Mamba's scan no slower t
 `transformers` (its path without kernels) and, where it is installed, `mambapy`; the exit status is
 1 where one of these fails. Forward and backward, float32, one thread, batch 8, d_model 64, 4 heads
 of 16. Naive and ours take turns on the same inputs, after one run of each; the best time of each
-counts. Times are CPU seconds of this process, so that neighbours on the machine disturb less.
+counts. Times are CPU time of this process, so that neighbours on the machine disturb less.
 
 "mixer" is the whole layer with its projections, "core" the recurrence alone, both of ours; "naive"
 and "ratio" compare with the core. "peak" is what one forward and backward pass of the whole layer
@@ -20,8 +20,10 @@ which is the ratio of the lengths where memory is linear.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import multiprocessing
+import multiprocessing.connection
 import resource
 import sys
 import time
@@ -46,6 +48,7 @@ from emergence_lib.models.mixers.scan import linear_scan
 
 BATCH, D_MODEL, HEADS, D_HEAD = 8, 64, 4, 16
 LEAST_RATIO = 5.0
+LEAST_SECONDS = 0.2  # of each thing timed: what takes a millisecond needs many repeats
 
 Core = Callable[..., Tensor]
 CORES: dict[str, tuple[Core, Core]] = {
@@ -116,17 +119,18 @@ def best_times(functions: Sequence[Core], arguments: Sequence[Tensor], repeats: 
     outs = [step(function, arguments) for function in functions]
     for out in outs[1:]:  # what is compared must be the same thing
         torch.testing.assert_close(out, outs[0], rtol=1e-3, atol=1e-3)
-    best = [math.inf] * len(functions)
-    for _ in range(repeats):
-        for i, function in enumerate(functions):
+    times: list[list[float]] = [[] for _ in functions]
+    while min(map(len, times)) < repeats or min(map(sum, times)) < LEAST_SECONDS:
+        for function, own in zip(functions, times, strict=True):
             start = time.process_time()
             step(function, arguments)
-            best[i] = min(best[i], 1e3 * (time.process_time() - start))
-    return best
+            own.append(time.process_time() - start)
+    return [1e3 * min(own) for own in times]
 
 
 def _report_peak(pipe: multiprocessing.connection.Connection, name: str, n_pos: int) -> None:
     unit = 1 if sys.platform == "darwin" else 1024
+    step(*layer(name, 16))  # what the libraries allocate once
     function, arguments = layer(name, n_pos)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step(function, arguments)
@@ -168,13 +172,10 @@ def compare_mamba(n_pos: int, transformers_up_to: int, repeats: int) -> bool:
         del others["transformers"]
     fast_enough = True
     for other, function in others.items():
-        try:
-            __import__(other)
-        except ImportError:
-            print(f"{n_pos:6} mamba beside {other}: not installed")
+        if importlib.util.find_spec(other) is None:
+            print(f"{n_pos:6} mamba beside {other}: not installed", flush=True)
             continue
         arguments = core_inputs("mamba", n_pos)
-        repeats = 1 if other == "transformers" else repeats
         ours, theirs = best_times([selective_scan, function], arguments, repeats)
         print(f"{n_pos:6} mamba beside {other}: {ours:.0f} ms, theirs {theirs:.0f} ms", flush=True)
         fast_enough &= ours <= theirs

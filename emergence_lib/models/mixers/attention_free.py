@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class AttentionFree(nn.Module):
-    """A causal token mixer without an attention pattern."""
+    """A causal token mixer without an attention pattern; `out` is its last linear map."""
 
     taps: tuple[str, ...] = ()
+    out: nn.Linear
 
     def mix(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         """What the mixer adds to the residual stream."""

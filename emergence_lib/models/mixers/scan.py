@@ -12,11 +12,13 @@ short ones. All factors are products of a, at most 1 in these mixers: nothing ca
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -51,18 +53,14 @@ def _scan(a: Tensor, b: Tensor, direction: int) -> Tensor:
     n_pos = a.shape[1]
     row = math.ceil(math.sqrt(n_pos))
     rows = -(-n_pos // row)
-    product, h = a.new_zeros(2, len(a), rows * row, a.shape[2])
-    h[:, :n_pos] = b
-    if direction == 1:
-        product[:, :n_pos] = a
-    else:
-        product[:, : n_pos - 1] = a[:, 1:]
-    product, h = product.unflatten(1, (rows, row)), h.unflatten(1, (rows, row))
+    fill = rows * row - n_pos  # the last row is filled up with zeros
+    factors = F.pad(a, (0, 0, 0, fill)) if direction == 1 else F.pad(a[:, 1:], (0, 0, 0, fill + 1))
+    product, h = (x.unflatten(1, (rows, row)) for x in (factors, F.pad(b, (0, 0, 0, fill))))
 
     product_t, h_t = product.unbind(2)[::direction], h.unbind(2)[::direction]
-    for t in range(1, row):
-        h_t[t].addcmul_(product_t[t], h_t[t - 1])
-        product_t[t].mul_(product_t[t - 1])
+    scan_along(product_t[1:], h_t)
+    for before, product_here in itertools.pairwise(product_t):
+        product_here.mul_(before)
     scan_along(product_t[-1].unbind(1)[::direction][1:], h_t[-1].unbind(1)[::direction])
     if direction == 1:
         h[:, 1:, :-1].addcmul_(product[:, 1:, :-1], h[:, :-1, -1:])
