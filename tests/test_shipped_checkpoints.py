@@ -27,7 +27,7 @@ def only_what_is_shipped(tmp_path, monkeypatch):
 
 def test_they_are_small():
     sizes = [path.stat().st_size for path in SHIPPED.rglob("*.safetensors")]
-    assert 3 <= len(sizes)
+    assert len(sizes) >= 3
     assert sum(sizes) <= 25e6
 
 

@@ -55,6 +55,8 @@ def _inline(line: str) -> str:
 def _process(
     app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]
 ) -> None:
+    if hasattr(obj, "_fields"):  # autodoc lists a NamedTuple's fields itself
+        lines[:] = ["Args:" if line == "Attributes:" else line for line in lines]
     lines[:] = plain_to_rst(lines)
 
 

@@ -63,10 +63,10 @@ def pocket_tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(TOKENIZER_FILE))
 
 
-def train_tokenizer(path: Path = TOKENIZER_FILE) -> None:
+def train_tokenizer(path: Path) -> None:
     """Train the tokenizer on the corpus and write it to `path`. The shipped one was made by
 
-        python -c "from emergence_lib.tasks.corpus import train_tokenizer; train_tokenizer()"
+        python -c "from emergence_lib.tasks.corpus import *; train_tokenizer(TOKENIZER_FILE)"
 
     Retraining changes the meaning of every token, so recorded models need their own tokenizer.
     """
