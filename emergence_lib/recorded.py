@@ -20,15 +20,17 @@ def coverage(experiment: Experiment, profile: str, store: Store) -> tuple[int, i
 def best_profile(experiment: Experiment, store: Store) -> str | None:
     """The largest profile with at least half of its points recorded.
 
-    Without one, the profile with the most recorded points; None when nothing is recorded.
+    A larger one of which less is recorded is preferred where that is still five times as many
+    points: a third of a long sweep says more than the run of a notebook's live part. None when
+    nothing is recorded.
     """
     ladder = [profile for profile in reversed(PROFILES) if profile in experiment.profiles]
     counts = {profile: coverage(experiment, profile, store) for profile in ladder}
-    for profile, (recorded, total) in counts.items():
-        if recorded and 2 * recorded >= total:
-            return profile
-    best = max(counts, key=lambda profile: counts[profile][0], default=None)
-    return best if best is not None and counts[best][0] else None
+    half = (p for p, (recorded, total) in counts.items() if recorded and 2 * recorded >= total)
+    enough = next(half, ladder[-1])
+    best = max(ladder[: ladder.index(enough) + 1], key=lambda profile: counts[profile][0])
+    best = best if counts[best][0] >= 5 * counts[enough][0] else enough
+    return best if counts[best][0] else None
 
 
 @dataclass(frozen=True)

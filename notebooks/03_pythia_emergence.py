@@ -53,8 +53,9 @@ from IPython.display import Markdown
 from emergence_lib import plotting
 from emergence_lib.claims import evidence
 from emergence_lib.experiments import pythia_evidence as pythia
-from emergence_lib.experiments.pocket_suite import prompt_examples
+from emergence_lib.experiments.pocket_suite import HEAD_MEASURES, prompt_examples
 from emergence_lib.experiments.pythia import PAPER_REPETITION, PYTHIA
+from emergence_lib.experiments.pythia_evidence import by_size
 from emergence_lib.provenance import require_device
 from emergence_lib.recorded import recorded
 from emergence_lib.sweep import sweep
@@ -101,20 +102,13 @@ prompt_examples().style.hide(axis="index")
 
 # %%
 live = sweep(PYTHIA, live_grid.points(), device=device)
-for _, row in live.iterrows():
-    print(f"{row['size']}, seed {row.seed}, writes: {row['sample']!r}")
+Markdown("\n\n".join(f"**{row['size']}** writes: {row['sample']}" for _, row in live.iterrows()))
 
 # %% mystnb={"figure": {"caption": "Live runs: probability of the answer over training, mean over the prompts of each capability. Compare with the recorded runs below, which train four times as long.", "name": "fig-live-capabilities"}, "image": {"alt": "Mean probability of the answer against training step for the live run, one panel for each of the four capabilities."}}
 titles = {name: name.replace("_", " ") for name in CAPABILITIES}
 titles["ioi"] = "indirect object"
 plotting.over_checkpoints(
-    {
-        title: {
-            size: [pythia.curve(row, f"p_{name}") for _, row in runs.iterrows()]
-            for size, runs in live.groupby("size", sort=False)
-        }
-        for name, title in titles.items()
-    },
+    by_size(live, {title: f"p_{name}" for name, title in titles.items()}),
     plotting.MODEL_SIZE_COLOURS,
     "p(target)",
     first=float(live.eval_steps.iloc[0][1]),
@@ -133,25 +127,15 @@ rows = runs.rows
 Markdown(f"Source: {runs.label}. {runs.gap}")
 
 # %% mystnb={"figure": {"caption": "Held-out loss of the recorded runs by size. Thin lines are seeds, bold lines medians, bands the 25\u201375 % range: seeds of one size can hardly be told apart.", "name": "fig-suite-loss"}, "image": {"alt": "Held-out loss against training step for the recorded runs, a colour for each model size, with narrow bands over the seeds; larger models end lower."}}
-by_size = dict(list(rows.groupby("size", sort=False)))
+losses = {"all tokens": "loss", "code": "loss_code", "prose": "loss_prose", "stories": "loss_story"}
 plotting.over_checkpoints(
-    {
-        title: {
-            size: [pythia.curve(row, column) for _, row in group.iterrows()]
-            for size, group in by_size.items()
-        }
-        for title, column in (("all tokens", "loss"), ("code", "loss_code"),
-                              ("prose", "loss_prose"), ("stories", "loss_story"))
-    },
-    plotting.MODEL_SIZE_COLOURS,
-    "held-out loss (nats)",
-    first=20,
-)  # fmt: skip
+    by_size(rows, losses), plotting.MODEL_SIZE_COLOURS, "held-out loss (nats)", first=20
+)
 plt.show()
 
 # %% tags=["hide-input"]
-last = {size: group.iloc[0] for size, group in by_size.items()}
-Markdown("\n\n".join(f"**{size}** writes: {row['sample']}" for size, row in last.items()))
+firsts = rows.drop_duplicates("size")
+Markdown("\n\n".join(f"**{row['size']}** writes: {row['sample']}" for _, row in firsts.iterrows()))
 
 # %% [markdown]
 # ### When each seed gets there
@@ -169,7 +153,7 @@ plt.show()
 # a checkpoint that fails after one that passed; bisection assumes there are none.
 
 # %%
-pythia.solve_table(rows).style.hide(axis="index").format(precision=2)
+pythia.solve_table(rows).style.hide(axis="index").format(precision=2, na_rep="–")
 
 # %% mystnb={"figure": {"caption": "Share of runs that still lack string repetition, Kaplan\u2013Meier with 95 % bands, by size. Ticks are runs that end without it.", "name": "fig-survival"}, "image": {"alt": "Kaplan\u2013Meier curves over training steps of the share of runs without string repetition, one for each model size."}}
 repetition = table[table.capability == "string_repetition"]
@@ -188,13 +172,7 @@ plt.show()
 
 # %% mystnb={"figure": {"caption": "Probability of the answer over training, mean over 64 prompts; thin lines are seeds.", "name": "fig-probability"}, "image": {"alt": "Mean probability of the answer against training step, a panel for each capability and a colour for each size, every seed as a thin line."}}
 plotting.over_checkpoints(
-    {
-        title: {
-            size: [pythia.curve(row, f"p_{name}") for _, row in group.iterrows()]
-            for size, group in by_size.items()
-        }
-        for name, title in titles.items()
-    },
+    by_size(rows, {title: f"p_{name}" for name, title in titles.items()}),
     plotting.MODEL_SIZE_COLOURS,
     "p(target)",
     first=20,
@@ -203,13 +181,7 @@ plt.show()
 
 # %% mystnb={"figure": {"caption": "The same for the control prompts, whose target nothing in the prompt tells.", "name": "fig-control"}, "image": {"alt": "Mean probability of the target of control prompts against training step, staying low in every panel where the capability is not a guess between two names."}}
 plotting.over_checkpoints(
-    {
-        title: {
-            size: [pythia.curve(row, f"control_p_{name}") for _, row in group.iterrows()]
-            for size, group in by_size.items()
-        }
-        for name, title in titles.items()
-    },
+    by_size(rows, {title: f"control_p_{name}" for name, title in titles.items()}),
     plotting.MODEL_SIZE_COLOURS,
     "p(target) of controls",
     first=20,
@@ -220,25 +192,20 @@ plt.show()
 # ### Heads
 #
 # The best head of every model on repeated random tokens: how much of its attention lies on the previous
-# token, on the token after the earlier occurrence (induction) and on the earlier occurrence itself; and
-# how much later tokens gain from their context.
+# token, on the token after the earlier occurrence (induction) and on the earlier occurrence itself. The
+# in-context-learning score stands beside: how much lower the loss is late in the context than early.
 
-# %% mystnb={"figure": {"caption": "Scores of each model's best head, and the in-context-learning score: loss at position 120 minus loss at position 10, in nats.", "name": "fig-heads"}, "image": {"alt": "Four panels over training steps: best previous-token, induction and duplicate-token score of a head, and the in-context-learning score, a colour for each size."}}
+# %% mystnb={"figure": {"caption": "Scores of each model's best head on random tokens repeated once. Attention spread evenly would score 0.014.", "name": "fig-heads"}, "image": {"alt": "Three panels over training steps: the best previous-token, induction and duplicate-token score of any head, a colour for each model size; only the first rises."}}
+scores = {name.replace("_", " "): name for name in HEAD_MEASURES}
 plotting.over_checkpoints(
-    {
-        title: {
-            size: [pythia.curve(row, column) for _, row in group.iterrows()]
-            for size, group in by_size.items()
-        }
-        for title, column in (
-            ("previous token", "previous_token"), ("induction", "induction"),
-            ("duplicate token", "duplicate_token"),
-        )
-    },
-    plotting.MODEL_SIZE_COLOURS,
-    "score of the best head",
-    first=20,
-)  # fmt: skip
+    by_size(rows, scores), plotting.MODEL_SIZE_COLOURS, "score of the best head", first=20
+)
+plt.show()
+
+# %% mystnb={"figure": {"caption": "In-context-learning score: held-out loss at position 120 minus loss at position 10. Negative if context helps.", "name": "fig-icl"}, "image": {"alt": "In-context-learning score in nats against training step, a colour for each model size with every seed as a thin line, falling below zero late in training."}}
+plotting.over_checkpoints(
+    by_size(rows, {"in-context learning": "icl"}), plotting.MODEL_SIZE_COLOURS, "nats", first=20
+)
 plt.show()
 
 # %% [markdown]

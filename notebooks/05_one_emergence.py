@@ -118,7 +118,7 @@ table.style.hide(axis="index").format(precision=2)
 # Two heads on the paper's own prompt, through training: the one that ends with the highest previous-token
 # score, and the one that ends looking most at the answer.
 
-# %% mystnb={"figure": {"caption": "Attention of two heads on one prompt at some of the checkpoints: rows are queries, the last one predicts the answer. Top: the best previous-token head; bottom: the head that looks most at the answer.", "name": "fig-one-patterns"}, "image": {"alt": "Attention patterns over the tokens of one prompt for two heads at several checkpoints; the upper one gathers on the diagonal below the main one, the lower one on lines that belong to the first copy of the string."}}
+# %% mystnb={"figure": {"caption": "Attention of two heads on one prompt at some of the checkpoints: rows are queries, the last one predicts the answer. Top: the best previous-token head; bottom: the head that looks most at the answer.", "name": "fig-one-patterns"}, "image": {"alt": "Attention patterns over the tokens of one prompt for two heads at several checkpoints; the upper one lies on the diagonal below the main one, the lower one is spread over several earlier tokens."}}
 last = models[max(models)]
 previous = head_scores(last, torch.Generator().manual_seed(5))["previous_token"]
 copying = answer_attention(last, asked.tokens, asked.target)
@@ -137,15 +137,18 @@ plt.show()
 # ## What it means
 #
 # The probability leaves its plateau well after the previous-token heads are there: they are useful for much
-# else, and every run has them early. What rises with the answer is attention on the first copy of the string.
-# But look at *how* the answer is found. The induction score stays near chance: on random tokens no head finds
-# "the token after the earlier occurrence of this one". Some heads attend to the line break instead, or to the
-# digit one line above. That is another algorithm, which counts places from the beginning of the line. It gives
-# the same answer on this prompt, and it is what is left to a model to which repeated lines are the commonest
-# repetition.
+# else, and every run has them early. Nothing in these scores jumps with it. The induction score stays near
+# chance: on random tokens no head finds "the token after the earlier occurrence of this one". And the attention
+# that the last position pays to the places of the answer does not rise at the emergence either.
+#
+# What [patching](04_patching.ipynb) points at is a head that, in the second line, attends to the line break. That
+# tells the later layers how far into the line they are. It fits another way to continue a string: count places
+# from the beginning of the line, and look one line up. On these prompts that gives the same answer as
+# induction, and repeated lines are common in the training text. We have not shown that this is how the answer
+# is found, only that induction as the field defines it is not there.
 #
 # So the criterion "continues the string" and the mechanism "induction" are two things. A capability can
-# emerge by way of a cheaper mechanism than the one it is named after.
+# emerge by way of another mechanism than the one it is named after.
 #
 # ## Limits
 #

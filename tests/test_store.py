@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import math
@@ -593,3 +594,14 @@ def test_the_best_profile_is_the_largest_that_is_half_recorded(tmp_path):
     record(FakeGrid(4).points())  # 5 of 10
     assert best_profile(experiment, store) == "cpu"
     assert coverage(experiment, "quick", store) == (4, 4)
+
+
+def test_a_third_of_a_long_sweep_beats_a_complete_short_one(tmp_path):
+    fake, store = make(area), Store(tmp_path)
+    experiment = dataclasses.replace(
+        fake, profiles={"quick": (FakeGrid(1),), "cpu": (FakeGrid(20),)}
+    )
+    for n, best in ((1, "quick"), (4, "quick"), (5, "cpu"), (7, "cpu")):
+        for point in FakeGrid(n).points():
+            store.write(point, {"area": 1}, HOW)
+        assert best_profile(experiment, store) == best

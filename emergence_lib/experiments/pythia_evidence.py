@@ -63,6 +63,21 @@ def curve(row: pd.Series, column: str) -> pd.Series:
     return pd.Series(np.asarray(values, float), index=list(row["eval_steps"]), name=column)
 
 
+def by_size(
+    rows: pd.DataFrame, columns: Mapping[str, str]
+) -> dict[str, dict[str, list[pd.Series]]]:
+    """`curve`s for `plotting.over_checkpoints`: title → size → one curve a run.
+
+    Args:
+        columns: title → column.
+    """
+    sizes = list(rows.groupby("size", sort=False))
+    return {
+        title: {str(size): [curve(row, name) for _, row in runs.iterrows()] for size, runs in sizes}
+        for title, name in columns.items()
+    }
+
+
 def passes(row: pd.Series, capability: str, prompts: str) -> dict[int, bool]:
     """Evaluated step → whether that checkpoint has the capability."""
     names = ("single_rank", "solved", "control_solved")
