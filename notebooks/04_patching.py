@@ -50,10 +50,11 @@ from IPython.display import Markdown
 
 from emergence_lib import plotting
 from emergence_lib.analysis.heads import head_pattern
+from emergence_lib.analysis.patching import patch_heads
 from emergence_lib.claims import evidence
 from emergence_lib.experiments import patching_evidence
 from emergence_lib.experiments.attention_patching import ATTENTION_PATCHING
-from emergence_lib.models import pythia
+from emergence_lib.models import bridge, pythia
 from emergence_lib.provenance import require_device
 from emergence_lib.recorded import recorded
 from emergence_lib.sweep import sweep
@@ -137,15 +138,29 @@ plotting.token_attention(patterns, tokens)
 plt.show()
 
 # %% [markdown]
-# <details><summary><b>The same with transformer-lens.</b></summary>
-#
-# `models.bridge` gives any of these models as a `TransformerBridge`. With `lens_pre, lens_post = bridge(pre.model),
-# bridge(post.model)`, one head is patched by a hook on `blocks.{layer}.attn.hook_pattern` that writes
-# `cache_post[name][:, head]` into the pattern of `lens_pre`. The tests compare every number of this page with
-# that, to 1e-6.
-#
-# </details>
-#
+# The same with transformer-lens, for readers who live there: a hook writes the head's pattern of *post* into
+# *pre*. Both give the same Δp on this prompt.
+
+# %% tags=["hide-cell"]
+single = CAPABILITIES[one.capability].single(pre.tokenizer)
+ours = patch_heads(pre.model, post.model, single.tokens, single.target)[0, layer, head].item()
+print(f"this library: Δp = {ours:+.6f}")
+if importlib.util.find_spec("transformer_lens") is not None:  # a large package, not on Binder
+    lens_pre, lens_post = bridge(pre.model), bridge(post.model)
+    name = f"blocks.{layer}.attn.hook_pattern"
+    with torch.no_grad():
+        _, cache = lens_post.run_with_cache(prompt)
+
+        def from_post(pattern, hook):
+            pattern[:, head] = cache[name][:, head]
+            return pattern
+
+        before = lens_pre(prompt)[0, -1].softmax(-1)[single.target]
+        after = lens_pre.run_with_hooks(prompt, fwd_hooks=[(name, from_post)])
+    theirs = (after[0, -1].softmax(-1)[single.target] - before).item()
+    print(f"transformer-lens: Δp = {theirs:+.6f}")
+
+# %% [markdown]
 # ## Recorded: every emergence of the suite
 
 # %%

@@ -5,6 +5,7 @@ The import happens when `bridge` is called: transformer-lens takes seconds to lo
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from emergence_lib.models.huggingface import to_huggingface
@@ -25,7 +26,9 @@ def bridge(model: Transformer) -> TransformerBridge:
     Raises:
         ParameterError: `transformers` has no such architecture (see `to_huggingface`).
     """
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    with warnings.catch_warnings():  # its tqdm warns in notebooks that have no widgets
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        from transformer_lens.model_bridge.sources import build_bridge_from_module
 
     hf_model = to_huggingface(model)
     hf_model.set_attn_implementation("eager")  # fused attention has no pattern to hook
