@@ -251,7 +251,10 @@ class Store:
 
     def _from_parquet(self, path: Path, data: bytes) -> dict[str, Record]:
         try:
-            table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
+            # An Arrow buffer, not BytesIO: a reading thread that frees a Python object while the
+            # interpreter shuts down aborts the process.
+            buffer = pa.BufferReader(data)
+            table = pq.ParquetFile(buffer, page_checksum_verification=True).read()
         except pa.ArrowMemoryError:  # the file may well be fine
             raise
         except (OSError, pa.ArrowException) as error:  # reading memory: the bytes are at fault
