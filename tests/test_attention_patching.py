@@ -224,7 +224,7 @@ def test_seeds_are_the_unit_not_capabilities():
 def test_runs_without_emergence_or_gap_are_left_out():
     rows = make_rows(EARLY, LINE)
     rows.loc[0, "pre_step"] = math.nan
-    rows.at[1, "recovered_pattern"] = [math.nan] * 9
+    rows.loc[1, "p_post"] = 0.24  # .04 above p_pre
     assert patched(rows, 7).seed.tolist() == [2, 3, 4, 5]
     table = patching_table(rows)
     assert table.n.tolist() == [4]

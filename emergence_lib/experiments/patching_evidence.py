@@ -11,12 +11,14 @@ from emergence_lib.analysis.survival import Estimate, mean_interval
 from emergence_lib.experiments.base import Verdict
 from emergence_lib.experiments.evidence import with_interval
 
+MIN_GAP = 0.05
+"""Difference of p(target) between post and pre below which a recovered fraction is noise."""
+
 
 def patched(rows: pd.DataFrame, strides: int) -> pd.DataFrame:
     """Rows of runs that acquire the capability with a gap to recover, at one bracket width."""
     wide = rows[(rows.strides == strides) & rows.pre_step.notna()]
-    has_gap = [bool(np.isfinite(np.asarray(r, float)).all()) for r in wide.recovered_pattern]
-    return wide[np.array(has_gap, dtype=bool)]
+    return wide[wide.p_post - wide.p_pre >= MIN_GAP]
 
 
 def patching_table(rows: pd.DataFrame) -> pd.DataFrame:
