@@ -38,8 +38,8 @@ profile = "quick"  # the live part's grid: smoke, quick, cpu or paper
 device = "cpu"  # or "cuda"
 # None keeps the profile's own value, which for quick is given in brackets.
 seeds = None  # runs a size (1)
-sizes = None  # sizes of the pocket suite (1.2m)
-capabilities = None  # for example ["ioi", "string_repetition"] (ioi)
+sizes = None  # sizes of the pocket suite (442k)
+capabilities = None  # for example ["ioi", "string_repetition"] (string_repetition)
 n_prompts = None  # prompts, and as many controls (64)
 
 # %% tags=["hide-input"]
@@ -167,7 +167,7 @@ if importlib.util.find_spec("transformer_lens") is not None:  # a large package,
 runs = recorded(ATTENTION_PATCHING)
 Markdown(f"Source: {runs.label}. {runs.gap}")
 
-# %% mystnb={"figure": {"caption": "Share of the gap recovered by the best K heads, against K as a share of all heads; pre and post about 10 % of training apart. Median and 25\u201375 % band over runs and capabilities. Grey: patterns, heads in random order. Purple: share lost when the patterns of pre are put into post.", "name": "fig-recovered"}, "image": {"alt": "Curves of the share of the gap recovered against the share of heads patched, for patterns, values and head outputs, with random order and the reverse patch as controls."}}
+# %% mystnb={"figure": {"caption": "Share of the gap recovered by the best K heads, against K as a share of all heads; pre and post about 10 % of training apart. Median and 25\u201375 % band over runs and capabilities. Grey: patterns, heads in random order. Purple: share of the gap that post loses when the patterns of pre are put into it; above 1 it ends below pre.", "name": "fig-recovered"}, "image": {"alt": "Curves of the share of the gap recovered against the share of heads patched, for patterns, values and head outputs, with random order and the reverse patch as controls."}}
 wide = patching_evidence.patched(runs.rows, int(runs.rows.strides.max()))
 names = {
     "patterns": "recovered_pattern",
@@ -189,16 +189,21 @@ patching_evidence.patching_table(runs.rows).style.hide(axis="index").format(prec
 # %% [markdown]
 # ## What it means
 #
-# Both halves of the picture are needed. A few patterns, chosen as the best, carry a good part of an emergence:
-# much more than as many random heads. But *all* patterns together usually carry less than the best few. The
-# others fit the later model's values and MLPs and do harm in the earlier one. So "put its attention into the
-# earlier model" is not one experiment: it depends on which heads, and the ranking that finds the good ones has
-# looked at the answer.
+# A few patterns, chosen as the best, recover a part of the gap, and several times as much as equally many random
+# heads: patterns do carry something. But it is a part. The verdict above says how much of it, and that is less
+# than the paper's "most". Moving *all* patterns adds little to the best quarter, and for some runs takes away: a
+# pattern from the later model is put on values and under MLPs that have not moved with it. That this is the
+# reason is our guess.
 #
-# Values alone do less, head outputs, which are both, do more. What is read changes along with where from.
+# Head outputs, which are pattern and values at once, recover more. How values alone compare with patterns
+# depends on the capability: see the table.
 #
 # ## Limits
 #
+# - The bracket is where the bisection lands. With reversals that is often after the first crossing, and the
+#   earlier checkpoint then has a part of the capability already.
+# - Heads are ranked, and fractions computed, on 64 prompts other than those of the page of emergences; the two
+#   sets differ by several hundredths in p(target), as much as the smaller gaps.
 # - The ranking is chosen on the prompts on which the recovery is then shown, as in the paper. Random orders show
 #   what the choice is worth; prompts held out for it would show it better.
 # - Recovered fractions divide by a gap, and p(target) wavers from checkpoint to checkpoint: a bracket may begin

@@ -141,7 +141,7 @@ plt.show()
 # chance: on random tokens no head finds "the token after the earlier occurrence of this one". And the attention
 # that the last position pays to the places of the answer does not rise at the emergence either.
 #
-# What [patching](04_patching.ipynb) points at is a head that, in the second line, attends to the line break. That
+# What [patching](04_patching.ipynb), across a later crossing of the same run, points at is a head that, in the second line, attends to the line break. That
 # tells the later layers how far into the line they are. It fits another way to continue a string: count places
 # from the beginning of the line, and look one line up. On these prompts that gives the same answer as
 # induction, and repeated lines are common in the training text. We have not shown that this is how the answer
@@ -153,13 +153,14 @@ plt.show()
 # ## Limits
 #
 # - One run, chosen because its checkpoints are small enough to ship. The verdicts rest on all runs.
+# - The live prompts are other ones than the recorded: 64 each, which differ by up to a tenth in p(target).
 # - Attention says where a head reads, not that the answer comes from there: see
 #   [attention patching](04_patching.ipynb).
 # - The text repeats strings in lines more often than language does. That choice favours counting.
 #
 # ## Takeaways
 #
-# - A previous-token head is no sign that a capability is near.
+# - In this run, as in the others of the suite, previous-token heads came long before the capability.
 # - Test the mechanism on other inputs than the capability's own prompts: the induction score on random tokens
 #   tells copying from counting.
 #

@@ -210,18 +210,15 @@ def judge_random(rows: pd.DataFrame) -> Verdict:
     if not found:
         return Verdict("not tested here", f"Five seeds of a size are needed.{_of(rows)}", len(rows))
     wide = [spread(lines) >= WIDE for _, _, lines in found]
-    solved = sum(int(lines.observed.sum()) for _, _, lines in found)
-    mixed = sum(bool(lines.observed.any() and not lines.observed.all()) for _, _, lines in found)
-    control = [loss_spread(rows, lines) for _, _, lines in found]
-    known = [value for value in control if math.isfinite(value)]
-    finite = [value for _, _, lines in found if math.isfinite(value := spread(lines))]
     status = "reproduced" if sum(wide) > len(found) / 2 else "partly" if any(wide) else None
-    runs = sum(len(lines) for _, _, lines in found)
+    told = "; ".join(
+        f"{size} {capability.replace('_', ' ')} {lines.observed.sum()} of {len(lines)} runs, "
+        f"spread {_share(spread(lines))} (of the loss {_share(loss_spread(rows, lines))})"
+        for size, capability, lines in found
+    )
     evidence = (
-        f"In {sum(wide)} of {len(found)} cells of size and capability the emergence steps differ "
-        f"widely over seeds (median spread {_median_of(finite)}); in {mixed} some seeds never get "
-        f"there ({solved} of {runs} runs do). The step at which the loss gets to where it is then "
-        f"has a spread of {_median_of(known)}.{_of(rows)}"
+        f"Emergence steps differ widely over seeds in {sum(wide)} of the {len(found)} cells with "
+        f"five seeds or more: {told}.{_of(rows)}"
     )
     return Verdict(status or "not reproduced", evidence, len(rows))
 
@@ -249,16 +246,18 @@ def judge_larger_earlier(rows: pd.DataFrame) -> Verdict:
         ratio = test.ratios[large]
         earlier += test.p_value < 0.05 and ratio.value < 1
         later += test.p_value < 0.05 and ratio.value > 1
-        parts.append(f"{str(capability).replace('_', ' ')} {with_interval(ratio, '.2f')}")
+        parts.append(
+            f"{str(capability).replace('_', ' ')} {with_interval(ratio, '.2f')}, log-rank "
+            f"p = {test.p_value:.2g}"
+        )
     if not parts:
         return Verdict("not tested here", f"Neither size acquired anything.{_of(rows)}", len(rows))
     status = "not reproduced"
     if earlier and not later:
         status = "reproduced" if earlier == len(parts) else "partly"
     evidence = (
-        f"Mean steps without the capability, size {large} over {small}: {'; '.join(parts)}. "
-        f"Earlier in {earlier} of {len(parts)} capabilities, later in {later} (log-rank, p < .05)."
-        f"{_of(rows)}"
+        f"Mean steps without the capability, size {large} (n = {(rows['size'] == large).sum()}) "
+        f"over {small} (n = {(rows['size'] == small).sum()}): {'; '.join(parts)}.{_of(rows)}"
     )
     return Verdict(status, evidence, int(rows["size"].isin([small, large]).sum()))
 
@@ -384,8 +383,8 @@ def _percent(estimate: Estimate) -> Estimate:
     return Estimate(*(100 * value for value in estimate))
 
 
-def _median_of(values: list[float]) -> str:
-    return f"{np.median(values):.0%}" if values else "unknown"
+def _share(value: float) -> str:
+    return f"{value:.0%}" if math.isfinite(value) else "unbounded"
 
 
 def _of(rows: pd.DataFrame) -> str:

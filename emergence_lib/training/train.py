@@ -369,6 +369,7 @@ def _steps(state: State, steps: int, progress: bool) -> Iterator[int]:
     for step in bar:
         yield step
         if progress and not on_terminal and (step % every == 0 or state.solved):
-            print(f"step {step}/{steps}  loss {state.last('loss', 1)[0]:.4f}", file=sys.stderr)
+            loss = state.last("loss", 1)[0]
+            print(f"step {step}/{steps}  last evaluated loss {loss:.4f}", file=sys.stderr)
         if state.solved:
             return
