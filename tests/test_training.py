@@ -539,7 +539,7 @@ def test_plain_lines_when_not_on_a_terminal_and_silence_when_not_asked(capsys):
     assert out == ""
     lines = err.splitlines()
     assert [line.split()[1] for line in lines] == [f"{step}/20" for step in range(0, 21, 2)]
-    assert lines[-1] == f"step 20/20  loss {run.metric('loss')[20]:.4f}"
+    assert lines[-1] == f"step 20/20  last evaluated loss {run.metric('loss')[20]:.4f}"
     assert "\r" not in err
 
 
