@@ -76,7 +76,7 @@ class LocalExecutor(ProcessPoolExecutor):
 
     def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
         """As any executor's. Workers start here, deaf to Ctrl-C, which their parent handles."""
-        with _sigint_blocked():  # a new process inherits this from its first moment
+        with _sigint_deferred():  # a new process inherits this from its first moment
             return super().submit(*arguments, **named)
 
     def abandon(self) -> None:
@@ -303,15 +303,25 @@ def _start_worker(lifeline: Connection) -> None:
 
 
 @contextmanager
-def _sigint_blocked() -> Iterator[None]:
+def _sigint_deferred() -> Iterator[None]:
+    """Ctrl-C takes effect after the block. Processes that start in it stay deaf to it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    # The mask alone will not do: a thread of a library takes the signal instead, and Python then
+    # interrupts the main thread, maybe between a worker's start and its instructions.
+    arrived: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda n, _: arrived.append(n)) if in_main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        if arrived:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _sweep_error(job: _Job, unfinished: list[tuple[Point, _Outcome]], store: Store) -> SweepError:
