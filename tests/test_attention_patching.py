@@ -164,6 +164,7 @@ def make_rows(pattern, random, n=6, outputs=1.0):
     """Runs of 8 heads whose curves are all the same."""
     full = [0.0, *np.linspace(0.5, 1, 8) * outputs]
     row = {
+        "source": "pocket",
         "strides": 7,
         "capability": "ioi",
         "size": "98k",
@@ -214,6 +215,13 @@ def test_patterns_cause_it_if_few_of_them_recover_most(pattern, random, n, statu
 )
 def test_many_heads_if_the_best_one_does_little(pattern, status):
     assert judge_many_heads(make_rows(pattern, LINE)).status == status
+
+
+def test_a_verdict_names_the_models_it_is_about():
+    rows = make_rows(EARLY, LINE)
+    for judge in (judge_patterns_cause, judge_many_heads):
+        assert "real Pythia is not tested here" in judge(rows).evidence
+        assert "PolyPythias" in judge(rows.assign(source="hub")).evidence
 
 
 def test_seeds_are_the_unit_not_capabilities():

@@ -28,7 +28,11 @@ from jaxtyping import Bool, Float, Int
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from emergence_lib.analysis.heads import HeadObserver, in_context_learning_score
+from emergence_lib.analysis.heads import (
+    ModelObserver,
+    head_scores,
+    in_context_learning_score,
+)
 from emergence_lib.models.transformer import Transformer
 from emergence_lib.tasks.base import Batch, require_int
 from emergence_lib.tasks.prompts import CAPABILITIES, Prompts
@@ -102,23 +106,23 @@ def progress(
         `answer_attention`) and, for each score of `analysis.heads.head_scores`, that of the best
         head.
     """
-    heads = HeadObserver(generator)
     lines = []
     for step, model in models.items():
-        found, measured = score(model, tokens, target), heads.measure(model)
-        line = {
-            "step": step,
-            "p": found.p.mean().item(),
-            "solved": found.solved.float().mean().item(),
-        }
-        line["on_answer"] = answer_attention(model, tokens, target).max().item()
-        for name in ("previous_token", "induction", "duplicate_token"):
-            line[name] = max(v for key, v in measured.items() if key.startswith(f"{name}."))
-        lines.append(line)
+        found = score(model, tokens, target)
+        heads = head_scores(model, generator.clone_state())
+        lines.append(
+            {
+                "step": step,
+                "p": found.p.mean().item(),
+                "solved": found.solved.float().mean().item(),
+                "on_answer": answer_attention(model, tokens, target).max().item(),
+            }
+            | {name: scores.max().item() for name, scores in heads.items()}
+        )
     return pd.DataFrame(lines)
 
 
-class CapabilityObserver:
+class CapabilityObserver(ModelObserver):
     """Scores a model on every capability of `tasks.prompts`, with the same prompts each time.
 
     Args:
@@ -137,15 +141,6 @@ class CapabilityObserver:
             }
             for name, capability in CAPABILITIES.items()
         }
-
-    def __call__(
-        self,
-        model: Transformer,
-        batch: Batch,
-        logits: Float[Tensor, "batch pos vocab"],
-        tapped: Mapping[str, Tensor | None],
-    ) -> dict[str, float]:
-        return self.measure(model)
 
     def measure(self, model: Transformer) -> dict[str, float]:
         """The metrics of the module's docstring that start with p, solved, rank and so on."""

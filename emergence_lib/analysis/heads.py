@@ -19,6 +19,7 @@ during `training.train`; `analysis.attention.unpack` gives them back as a table.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
@@ -82,7 +83,24 @@ def head_scores(
     return {kind: total / n_sequences for kind, total in sums.items()}
 
 
-class HeadObserver:
+class ModelObserver(ABC):
+    """An observer for `training.train` that looks at the model alone, with inputs of its own."""
+
+    @abstractmethod
+    def measure(self, model: Transformer) -> dict[str, float]:
+        """The metrics of this model, of a run or not."""
+
+    def __call__(
+        self,
+        model: Transformer,
+        batch: Batch,
+        logits: Float[Tensor, "batch pos vocab"],
+        tapped: Mapping[str, Tensor | None],
+    ) -> dict[str, float]:
+        return self.measure(model)
+
+
+class HeadObserver(ModelObserver):
     """Records `head_scores`, on the same sequences at every evaluation.
 
     Args:
@@ -93,15 +111,6 @@ class HeadObserver:
     def __init__(self, generator: torch.Generator, n_sequences: int = 16, length: int = 50) -> None:
         self.generator = generator.clone_state()
         self.n_sequences, self.length = n_sequences, length
-
-    def __call__(
-        self,
-        model: Transformer,
-        batch: Batch,
-        logits: Float[Tensor, "batch pos vocab"],
-        tapped: Mapping[str, Tensor | None],
-    ) -> dict[str, float]:
-        return self.measure(model)
 
     def measure(self, model: Transformer) -> dict[str, float]:
         """The metrics of the module's docstring."""

@@ -10,6 +10,7 @@ import pandas as pd
 from emergence_lib.analysis.survival import Estimate, mean_interval
 from emergence_lib.experiments.base import Verdict
 from emergence_lib.experiments.evidence import with_interval
+from emergence_lib.experiments.pythia_evidence import of_models
 
 MIN_GAP = 0.05
 """Difference of p(target) between post and pre below which a recovered fraction is noise."""
@@ -94,8 +95,7 @@ def judge_patterns_cause(rows: pd.DataFrame) -> Verdict:
         f"The patterns of the top quarter of heads recover {with_interval(top, '.0%')} of the gap, "
         f"of random quarters {with_interval(chance, '.0%')}; all patterns "
         f"{with_interval(whole, '.0%')}, all values {with_interval(values, '.0%')}, all head "
-        f"outputs {with_interval(outputs, '.0%')} (mean over {n} runs of the pocket suite; real "
-        f"Pythia is not tested here)."
+        f"outputs {with_interval(outputs, '.0%')} (mean over {n} runs).{of_models(rows)}"
     )
     return Verdict(status, evidence, n)
 
@@ -125,7 +125,7 @@ def judge_many_heads(rows: pd.DataFrame) -> Verdict:
     status = "reproduced" if single.high < 0.5 else "partly" if single.value < 0.5 else None
     evidence = (
         f"The best single head recovers {with_interval(single, '.0%')} of what patterns recover at "
-        f"most; four fifths of it take {np.median(needed):g} heads (median; mean over {n} runs of "
-        f"the pocket suite; real Pythia is not tested here)."
+        f"most; four fifths of it take {np.median(needed):g} heads (median; mean over {n} runs)."
+        f"{of_models(rows)}"
     )
     return Verdict(status or "not reproduced", evidence, n)

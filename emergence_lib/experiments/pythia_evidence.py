@@ -14,7 +14,6 @@ import pandas as pd
 
 from emergence_lib.analysis.emergence import Event, emergence_point, scan
 from emergence_lib.analysis.survival import (
-    Estimate,
     bootstrap_interval,
     logrank,
     mean_interval,
@@ -81,8 +80,12 @@ def by_size(
 def passes(row: pd.Series, capability: str, prompts: str) -> dict[int, bool]:
     """Evaluated step → whether that checkpoint has the capability."""
     names = ("single_rank", "solved", "control_solved")
-    metrics = pd.DataFrame({f"{n}.{capability}": curve(row, f"{n}_{capability}") for n in names})
-    return {int(t): bool(solves(line, capability, prompts)) for t, line in metrics.iterrows()}
+    metrics = [f"{name}.{capability}" for name in names]
+    columns = [row[f"{name}_{capability}"] for name in names]
+    return {
+        int(step): bool(solves(dict(zip(metrics, values, strict=True)), capability, prompts))
+        for step, *values in zip(row["eval_steps"], *columns, strict=True)
+    }
 
 
 def emergence_table(rows: pd.DataFrame, prompts: str) -> pd.DataFrame:
@@ -208,7 +211,9 @@ def judge_random(rows: pd.DataFrame) -> Verdict:
     """
     found = list(cells(emergence_table(rows, "many"), min_runs=5))
     if not found:
-        return Verdict("not tested here", f"Five seeds of a size are needed.{_of(rows)}", len(rows))
+        return Verdict(
+            "not tested here", f"Five seeds of a size are needed.{of_models(rows)}", len(rows)
+        )
     wide = [spread(lines) >= WIDE for _, _, lines in found]
     status = "reproduced" if sum(wide) > len(found) / 2 else "partly" if any(wide) else None
     told = "; ".join(
@@ -218,7 +223,7 @@ def judge_random(rows: pd.DataFrame) -> Verdict:
     )
     evidence = (
         f"Emergence steps differ widely over seeds in {sum(wide)} of the {len(found)} cells with "
-        f"five seeds or more: {told}.{_of(rows)}"
+        f"five seeds or more: {told}.{of_models(rows)}"
     )
     return Verdict(status or "not reproduced", evidence, len(rows))
 
@@ -234,7 +239,9 @@ def judge_larger_earlier(rows: pd.DataFrame) -> Verdict:
     sizes = list(dict.fromkeys(table["size"]))
     enough = [size for size in sizes if (rows["size"] == size).sum() >= 3]
     if len(enough) < 2:
-        return Verdict("not tested here", f"Three seeds of two sizes are needed.{_of(rows)}", 0)
+        return Verdict(
+            "not tested here", f"Three seeds of two sizes are needed.{of_models(rows)}", 0
+        )
     small, large = enough[0], enough[-1]
     horizon = float(table.horizon.min())
     parts, earlier, later = [], 0, 0
@@ -251,13 +258,15 @@ def judge_larger_earlier(rows: pd.DataFrame) -> Verdict:
             f"p = {test.p_value:.2g}"
         )
     if not parts:
-        return Verdict("not tested here", f"Neither size acquired anything.{_of(rows)}", len(rows))
+        return Verdict(
+            "not tested here", f"Neither size acquired anything.{of_models(rows)}", len(rows)
+        )
     status = "not reproduced"
     if earlier and not later:
         status = "reproduced" if earlier == len(parts) else "partly"
     evidence = (
         f"Mean steps without the capability, size {large} (n = {(rows['size'] == large).sum()}) "
-        f"over {small} (n = {(rows['size'] == small).sum()}): {'; '.join(parts)}.{_of(rows)}"
+        f"over {small} (n = {(rows['size'] == small).sum()}): {'; '.join(parts)}.{of_models(rows)}"
     )
     return Verdict(status, evidence, int(rows["size"].isin([small, large]).sum()))
 
@@ -297,13 +306,13 @@ def judge_abrupt(rows: pd.DataFrame) -> Verdict:
             shares.append(float(np.mean(known)))
     if len(shares) < 5:
         return Verdict(
-            "not tested here", f"Five runs that acquire something are needed.{_of(rows)}", 0
+            "not tested here", f"Five runs that acquire something are needed.{of_models(rows)}", 0
         )
     middle = bootstrap_interval(shares, np.random.default_rng(0), np.median)
     status = "reproduced" if middle.low > 0.5 else "partly" if middle.low > 0.25 else None
     evidence = (
         f"{with_interval(middle, '.0%')} of the rise of p(target) happens within 5 % of training "
-        f"(median of {len(shares)} runs; 5 % for an even rise).{_of(rows)}"
+        f"(median of {len(shares)} runs; 5 % for an even rise).{of_models(rows)}"
     )
     return Verdict(status or "not reproduced", evidence, len(shares))
 
@@ -363,31 +372,26 @@ def judge_attention(rows: pd.DataFrame) -> Verdict:
         evidence = (
             f"{acquired} runs acquire string repetition; in {len(gaps)} of them the best head's "
             f"induction score rises by {MIN_HEAD_RISE} or more"
-            f"{' (five that acquire it are needed)' if few else ''}.{_of(rows)}"
+            f"{' (five that acquire it are needed)' if few else ''}.{of_models(rows)}"
         )
         return Verdict("not tested here" if few else "not reproduced", evidence, acquired)
     nearer = mean_interval((gaps.other_gap - gaps.gap).tolist())
-    rises = solve_rate(len(gaps), acquired)
-    checks = (nearer.low > 0, rises.value >= 0.9)
+    checks = (nearer.low > 0, len(gaps) / acquired >= 0.9)
     status = "reproduced" if all(checks) else "partly" if any(checks) else "not reproduced"
     evidence = (
         f"The induction score rises in {len(gaps)} of {acquired} runs that acquire string "
         f"repetition. Emergence is {gaps.gap.median():.1%} of training from the rise in the same "
         f"run (median), {gaps.other_gap.median():.1%} from that of another seed; difference "
-        f"{with_interval(_percent(nearer), '.1f')} points.{_of(rows)}"
+        f"{with_interval(nearer, '.1%')}.{of_models(rows)}"
     )
     return Verdict(status, evidence, len(gaps))
-
-
-def _percent(estimate: Estimate) -> Estimate:
-    return Estimate(*(100 * value for value in estimate))
 
 
 def _share(value: float) -> str:
     return f"{value:.0%}" if math.isfinite(value) else "unbounded"
 
 
-def _of(rows: pd.DataFrame) -> str:
+def of_models(rows: pd.DataFrame) -> str:
     """Which models a verdict is about: one source is never passed off as the other."""
     if len(rows) and (rows.source == "hub").all():
         return " Models: Pythia and PolyPythias."
