@@ -45,6 +45,10 @@ class TrainingError(EmergenceError):
     """Training produced a value that is not a number; the message names the step."""
 
 
+class EstimateError(EmergenceError):
+    """An iterative estimate did not settle; the message says what to allow it more of."""
+
+
 class StoreError(EmergenceError):
     """The results store cannot be read or written; the message names the file."""
 
