@@ -4,6 +4,7 @@
     attention    entropy of heads and their agreement with the truth, watched during training
     capability   prompts with a known answer: probability, rank and solved, watched during training
     heads        previous-token, induction and duplicate-token scores, in-context-learning score
+    geometry     effective rank of hidden states (RankMe), by layer and group, watched in training
     patching     heads of one checkpoint moved into another: Δp, top K, recovered fraction
     survival     estimates for times that some seeds never reach, and intervals for few seeds
 
