@@ -6,6 +6,9 @@
     heads        previous-token, induction and duplicate-token scores, in-context-learning score
     geometry     effective rank of hidden states (RankMe), by layer and group, watched in training
     patching     heads of one checkpoint moved into another: Δp, top K, recovered fraction
+    hessian      largest eigenvalues of the Hessian, by sign or by size (Lanczos)
+    llc          local learning coefficient (SGLD), and when it cannot be read
+    gradient_rank  effective rank of single sequences' gradients: Fisher and covariance
     survival     estimates for times that some seeds never reach, and intervals for few seeds
 
 Import from the modules; `survival` brings lifelines, which the others do not need.
