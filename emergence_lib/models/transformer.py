@@ -151,6 +151,10 @@ class ModelConfig:
         """One mixer name a layer."""
         return (self.mixer,) * self.n_layers if isinstance(self.mixer, str) else tuple(self.mixer)
 
+    def build(self, generator: torch.Generator | None = None) -> Transformer:
+        """A fresh model of this shape; see `Transformer` for `generator`."""
+        return Transformer(self, generator)
+
     @property
     def rotary_dim(self) -> int:
         """Leading dimensions of a head that rotary turns: an even number, 0 without rotary."""
@@ -294,6 +298,24 @@ class Transformer(nn.Module):
                 positions, or an edit that changes a shape.
             UnknownNameError: a tap or edit this model does not have (the nearest is named).
         """
+        layers = self.config.n_layers
+        x = self.residual(tokens, layers, attn_bias=attn_bias, myopic=myopic, tap=tap, edit=edit)
+        return self.unembed(self.final_norm(x))
+
+    def residual(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        n_blocks: int,
+        *,
+        attn_bias: Float[Tensor, "*batch_and_head query key"] | None = None,
+        myopic: bool = False,
+        tap: Tap | None = None,
+        edit: Edit | None = None,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The residual stream ``resid.n_blocks``: what `forward` computes up to there, no further.
+
+        Arguments and errors are those of `forward`.
+        """
         n_pos = tokens.shape[1]
         if n_pos > self.config.max_pos:
             raise ParameterError("tokens.shape[1]", n_pos, f"at most max_pos={self.config.max_pos}")
@@ -310,9 +332,10 @@ class Transformer(nn.Module):
         if self.config.positional == "learned":
             x = x + self.pos_embed.weight[:n_pos]
         x = record("resid.0", x)
-        for layer, block in enumerate(self.blocks):
-            x = record(f"resid.{layer + 1}", block(x, attn_bias, myopic, record))
-        return self.unembed(self.final_norm(x))
+        for layer in range(n_blocks):
+            x = self.blocks[layer](x, attn_bias, myopic, record)
+            x = record(f"resid.{layer + 1}", x)
+        return x
 
     @classmethod
     def from_huggingface(cls, hf_model: GPTNeoXForCausalLM) -> Transformer:

@@ -9,9 +9,7 @@ its last checkpoint.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from emergence_lib.errors import ParameterError, StoreError
+from emergence_lib.files import whole_file
 from emergence_lib.models.transformer import Transformer
 
 
@@ -73,19 +72,14 @@ class State:
             self.kept[self.step] = {name: value.clone() for name, value in weights.items()}
             return
         path = self.folder / f"step-{self.step:08d}.safetensors"
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            save_file(self._tensors(), temporary, metadata={"run": self._note()})
-            os.replace(temporary, path)
+            with whole_file(path) as temporary:
+                save_file(self._tensors(), temporary, metadata={"run": self._note()})
         except (OSError, SafetensorError) as error:
             raise StoreError(
                 f"Cannot write the checkpoint {path}: {error}. "
                 "Free some space, or choose a folder you may write to."
             ) from error
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
         self.kept[self.step] = path
 
     def resume(self) -> None:
@@ -125,7 +119,8 @@ class State:
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         if self.model.config.tied_embeddings:
-            del tensors["model.unembed.weight"]  # safetensors refuses shared memory
+            for name in [name for name in tensors if name.startswith("model.unembed.")]:
+                del tensors[name]  # safetensors refuses shared memory
         for i, parameter in enumerate(self.model.parameters()):
             for optimizer in self.optimizers:
                 for name, value in optimizer.state.get(parameter, {}).items():
@@ -172,8 +167,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     with safe_open(path, framework="pt") as file:
         names = [name for name in file.keys() if name.startswith("model.")]
         weights = {name.removeprefix("model."): file.get_tensor(name) for name in names}
-    weights.setdefault("unembed.weight", weights["embed.weight"])  # tied: stored once
-    return weights
+    tied = {f"un{name}": value for name, value in weights.items() if name.startswith("embed.")}
+    return tied | weights  # a tied unembedding is stored once
 
 
 def _read_note(path: Path) -> dict[str, Any]:

@@ -34,6 +34,10 @@ Observer = Callable[[Transformer, Batch, Tensor, Mapping[str, Tensor | None]], d
 """``observer(model, eval_batch, logits, tapped) -> {metric: value}``, called at every evaluation
 without gradients. An observer that needs taps names them in an attribute ``taps``."""
 
+BeforeStep = Callable[[int, Transformer, Batch], None]
+"""``before_step(step, model, batch)``, called with the batch that the step is about to learn from,
+before the update. It must leave model, gradients and global random state as they are."""
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -55,6 +59,8 @@ class TrainConfig:
         grad_clip: gradients are scaled down to this global norm; None leaves them alone.
         attention_bias: c in ``scores + c · attention_target``, in every head and layer, in training
             and evaluation (paper A, section on attention bias); 0 is the unbiased model.
+        myopic: let no gradient cross positions in training (paper C, section on ablations); the
+            forward pass is the same.
         eval_every: steps between evaluations.
         eval_batch_size: held-out sequences of an evaluation, the same ones each time.
         stop_margin: stop once the evaluation loss is within this many nats of the task's floor at
@@ -76,6 +82,7 @@ class TrainConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     grad_clip: float | None = 1.0
     attention_bias: float = 0.0
+    myopic: bool = False
     eval_every: int = 50
     eval_batch_size: int = 512
     stop_margin: float | None = None
@@ -105,6 +112,8 @@ class TrainConfig:
         if not _is_finite(self.attention_bias):
             advice = "0 is the unbiased model."
             raise ParameterError("attention_bias", self.attention_bias, "a finite number", advice)
+        if not isinstance(self.myopic, bool):
+            raise ParameterError("myopic", self.myopic, "True or False")
 
 
 _MAY_BE_NONE = {
@@ -197,6 +206,7 @@ def train(
     config: TrainConfig,
     *,
     observers: Sequence[Observer] = (),
+    before_step: BeforeStep | None = None,
     checkpoints: Sequence[int] = (),
     evaluations: Sequence[int] | None = None,
     eval_batch: Batch | None = None,
@@ -209,6 +219,7 @@ def train(
     Args:
         task, model_config, config: what, with which model, and how.
         observers: see `Observer`; their metrics join the trajectory at every evaluation.
+        before_step: see `BeforeStep`.
         checkpoints: steps whose state is kept (see `training.schedule`).
         evaluations: steps to evaluate at; None is every `config.eval_every` and the last.
         eval_batch: held-out sequences; None draws fresh ones of `task`, which is no held-out set
@@ -224,7 +235,7 @@ def train(
         ParameterError: attention_bias for a task without an attention target, or a `folder` that
             holds another run.
     """
-    model = Transformer(model_config, step_generator(config.seed, "weights")).to(device)
+    model = model_config.build(step_generator(config.seed, "weights")).to(device)
     optimizers = _optimizers(model, config)
     attn_bias = _attention_bias(task, config, device)
     if eval_batch is None:
@@ -241,8 +252,9 @@ def train(
         metrics: dict[str, float] = {}
         if step > 0:  # step 0 only evaluates the fresh model
             metrics["grad_norm"] = _train_step(
-                model, optimizers, task, config, step, attn_bias=attn_bias, device=device
-            )
+                model, optimizers, task, config, step,
+                attn_bias=attn_bias, before_step=before_step, device=device,
+            )  # fmt: skip
         state.step = step
         if step in evaluate_at:
             evaluation = _evaluate(model, eval_batch, task, observers, attn_bias)
@@ -278,6 +290,7 @@ def _train_step(
     step: int,
     *,
     attn_bias: Tensor | None,
+    before_step: BeforeStep | None,
     device: str,
 ) -> float:
     """One optimizer step on the batch of this step; returns the gradient norm before clipping."""
@@ -286,7 +299,10 @@ def _train_step(
         for group in optimizer.param_groups:
             group["lr"] = group["peak_lr"] * share
     batch = task.sample(config.batch_size, step_generator(config.seed, "train", step)).to(device)
-    loss = masked_loss(model(batch.tokens[:, :-1], attn_bias=attn_bias), batch)
+    if before_step is not None:
+        before_step(step, model, batch)
+    logits = model(batch.tokens[:, :-1], attn_bias=attn_bias, myopic=config.myopic)
+    loss = masked_loss(logits, batch)
     model.zero_grad(set_to_none=True)
     loss.backward()
     limit = math.inf if config.grad_clip is None else config.grad_clip
