@@ -5,6 +5,7 @@ from emergence_lib.tasks.cellular_automata import CellularAutomata
 from emergence_lib.tasks.corpus import PocketPile
 from emergence_lib.tasks.dyck import Dyck
 from emergence_lib.tasks.linear_map import LinearMap
+from emergence_lib.tasks.multitask import MultiTask
 from emergence_lib.tasks.neural_ca import NeuralCA
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "CellularAutomata",
     "Dyck",
     "LinearMap",
+    "MultiTask",
     "NeuralCA",
     "PocketPile",
     "Task",
