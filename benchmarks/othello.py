@@ -35,6 +35,7 @@ def games_a_second(size: int, batch_size: int) -> float:
 
 
 def main() -> int:
+    """Print the table; 1 where 8 × 8 is too slow."""
     torch.set_num_threads(1)
     print(f"{'board':>6} {'batch':>6} {'games a second':>15}")
     found = {}
