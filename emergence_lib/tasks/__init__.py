@@ -7,6 +7,7 @@ from emergence_lib.tasks.dyck import Dyck
 from emergence_lib.tasks.linear_map import LinearMap
 from emergence_lib.tasks.multitask import MultiTask
 from emergence_lib.tasks.neural_ca import NeuralCA
+from emergence_lib.tasks.othello import Othello
 
 __all__ = [
     "TASKS",
@@ -16,6 +17,7 @@ __all__ = [
     "LinearMap",
     "MultiTask",
     "NeuralCA",
+    "Othello",
     "PocketPile",
     "Task",
     "make_task",
