@@ -9,7 +9,7 @@
     hessian      largest eigenvalues of the Hessian, by sign or by size (Lanczos)
     llc          local learning coefficient (SGLD), and when it cannot be read
     gradient_rank  effective rank of single sequences' gradients: Fisher and covariance
-    precursor    collapse, floor and recovery of a rank, whether they lead acquisition, and surrogates
+    precursor    collapse and recovery of a rank, whether they lead acquisition, and surrogates
     survival     estimates for times that some seeds never reach, and intervals for few seeds
 
 Import from the modules; `survival` brings lifelines, which the others do not need.
