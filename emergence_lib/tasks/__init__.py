@@ -5,6 +5,7 @@ from emergence_lib.tasks.cellular_automata import CellularAutomata
 from emergence_lib.tasks.corpus import PocketPile
 from emergence_lib.tasks.dyck import Dyck
 from emergence_lib.tasks.linear_map import LinearMap
+from emergence_lib.tasks.majority import ConditionedMajority, Majority
 from emergence_lib.tasks.multitask import MultiTask
 from emergence_lib.tasks.neural_ca import NeuralCA
 from emergence_lib.tasks.othello import Othello
@@ -13,8 +14,10 @@ __all__ = [
     "TASKS",
     "Batch",
     "CellularAutomata",
+    "ConditionedMajority",
     "Dyck",
     "LinearMap",
+    "Majority",
     "MultiTask",
     "NeuralCA",
     "Othello",
