@@ -33,6 +33,7 @@ from filelock import FileLock
 
 from emergence_lib.errors import ParameterError, StoreError, UnknownNameError
 from emergence_lib.experiments.base import Point
+from emergence_lib.files import whole_file
 from emergence_lib.provenance import PROVENANCE, checkout
 
 FORMAT = 1
@@ -354,19 +355,13 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 def _write(path: Path, data: bytes) -> None:
     """All of `data` at `path`, or nothing: a temporary file, synced, then renamed."""
-    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
+        with whole_file(path) as temporary, temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
         raise unusable(path, error) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def unusable(path: Path, error: OSError) -> StoreError:

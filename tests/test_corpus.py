@@ -472,10 +472,10 @@ def test_a_broken_file_is_built_again(builds, break_it):
 
 def test_nothing_is_left_when_writing_fails(builds, monkeypatch):
     def full_disk(source, target):
-        assert os.path.dirname(source) == os.path.dirname(str(target))
+        assert source.parent == target.parent
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "replace", full_disk)
+    monkeypatch.setattr(Path, "replace", full_disk)
     with pytest.warns(UserWarning, match="not kept on disk.*No space left"):
         built = fresh()
     assert len(built.tokens) == 50

@@ -14,7 +14,7 @@ MODULES = sorted(LIBRARY.rglob("*.py"))
 
 # From the bottom up. A room imports only rooms below its own line.
 LAYERS = (
-    {"errors"},
+    {"errors", "files"},
     {"arguments", "provenance"},
     {"tasks", "models"},
     {"training"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from nbformat import NotebookNode
 
 from emergence_lib.arguments import parse_value
 from emergence_lib.errors import BuildError, ParameterError, UnknownNameError
+from emergence_lib.files import whole_file
 from emergence_lib.provenance import checkout
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -113,13 +113,8 @@ def sync(root: Path | None = None) -> list[Path]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write under a temporary name, then rename: a reader sees the old text or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with whole_file(path) as temporary:
         temporary.write_text(text, "utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def default_parameters(notebook: NotebookNode, name: str) -> dict[str, Any]:

@@ -26,7 +26,6 @@ import os
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -40,6 +39,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from emergence_lib.errors import StoreError
+from emergence_lib.files import whole_file
 from emergence_lib.models.transformer import Transformer
 from emergence_lib.provenance import cache_folder
 
@@ -384,9 +384,5 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
+    with whole_file(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -16,9 +16,7 @@ trained on the Pile (Gao et al. 2020, arXiv 2101.00027), of which this is a toy.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,6 +34,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from torch import Tensor
 
 from emergence_lib.errors import ParameterError
+from emergence_lib.files import whole_file
 from emergence_lib.provenance import cache_folder
 from emergence_lib.tasks.base import Batch, Task, register, require_int
 from emergence_lib.tasks.corpus_sources import DOMAINS, SEED, Document, documents, sources_digest
@@ -235,19 +234,12 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _write(path: Path, built: Corpus) -> None:
     """Under a temporary name in the same folder, then renamed: there and whole, or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
-    os.close(handle)
+    metadata = {"n_train": str(built.n_train), "checksum": _checksum(built)}
     try:
-        metadata = {"n_train": str(built.n_train), "checksum": _checksum(built)}
-        save_file({"tokens": built.tokens, **built.labels}, name, metadata)
-        os.replace(name, path)
-    except BaseException as error:
-        with suppress(OSError):
-            os.unlink(name)
-        if isinstance(error, SafetensorError):  # what safetensors makes of a full disk
-            raise OSError(str(error)) from error
-        raise
+        with whole_file(path) as temporary:
+            save_file({"tokens": built.tokens, **built.labels}, temporary, metadata)
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise OSError(str(error)) from error
 
 
 def _read(path: Path) -> Corpus | None:
