@@ -1,13 +1,13 @@
 """PocketPile: labels against the stories they come from, the split, and a cache that is broken."""
 
 import hashlib
-import os
 import re
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
