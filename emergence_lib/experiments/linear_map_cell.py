@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,24 @@ class LinearMapCell:
         )
 
 
+@dataclass(frozen=True)
+class ShapedLinearMapCell(LinearMapCell):
+    """A cell that varies the model's shape too.
+
+    Apart from `LinearMapCell`, whose parameters are the keys of recorded points.
+    """
+
+    n_layers: int = 1
+    d_head: int | None = None
+
+    def model_config(self) -> ModelConfig:
+        return replace(
+            super().model_config(),
+            n_layers=self.n_layers,
+            d_head=self.d_head or self.d_model // self.n_heads,
+        )
+
+
 def plateau_level(task: LinearMap) -> float:
     """Loss in nats below which a plateau is over: half an output row has been learned.
 
@@ -123,8 +141,6 @@ def plateau_level(task: LinearMap) -> float:
 def curve_row(cell: LinearMapCell, run: Run, seed: int) -> dict[str, Any]:
     """The columns of `CURVE_SCHEMA` for a finished run."""
     task = cell.task(seed)
-    loss = run.metric("loss")
-    plateau = plateau_length(loss, plateau_level(task), sustain=2)
     batch = task.sample(2048, step_generator(seed, "final"))
     device = next(run.model.parameters()).device
     bias = cell.attention_bias * task.attention_target().float().to(device)  # 0 changes nothing
@@ -132,13 +148,26 @@ def curve_row(cell: LinearMapCell, run: Run, seed: int) -> dict[str, Any]:
         parts = batch.tokens[:, :-1].to(device).split(256)  # all at once takes 150 MB more
         logits = torch.cat([run.model(part, attn_bias=bias).cpu() for part in parts])
     return {
+        **curve_columns(run, plateau_level(task)),
+        "row_accuracy": rounded(task.row_accuracy(logits, batch).numpy(), 4),
+    }
+
+
+def curve_columns(run: Run, threshold: float) -> dict[str, Any]:
+    """The columns that any task has: all of `CURVE_SCHEMA` up to final_loss.
+
+    Args:
+        threshold: loss in nats below which the plateau is over.
+    """
+    loss = run.metric("loss")
+    plateau = plateau_length(loss, threshold, sustain=2)
+    return {
         "eval_steps": loss.index.tolist(),
         "eval_loss": rounded(loss.to_numpy(), 5),
         "stopped_at": run.stopped_at,
         "solved": run.solved,
         "plateau_end": plateau.step if plateau.observed else None,
         "final_loss": float(loss.iloc[-1]),
-        "row_accuracy": rounded(task.row_accuracy(logits, batch).numpy(), 4),
     }
 
 
