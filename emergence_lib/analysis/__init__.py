@@ -6,10 +6,13 @@
     heads        previous-token, induction and duplicate-token scores, in-context-learning score
     geometry     effective rank of hidden states (RankMe), by layer and group, watched in training
     patching     heads of one checkpoint moved into another: Δp, top K, recovered fraction
+    probes       ridge regressions from activations to features, at many sites
     hessian      largest eigenvalues of the Hessian, by sign or by size (Lanczos)
     llc          local learning coefficient (SGLD), and when it cannot be read
     gradient_rank  effective rank of single sequences' gradients: Fisher and covariance
     precursor    collapse and recovery of a rank, whether they lead acquisition, and surrogates
+    sparse_autoencoder  a residual stream as few directions out of many (TopK; Gemma Scope's files)
+    features     what a latent does: ablation, Q, steering, look-ahead
     survival     estimates for times that some seeds never reach, and intervals for few seeds
 
 Import from the modules; `survival` brings lifelines, which the others do not need.
