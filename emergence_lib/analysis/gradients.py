@@ -197,9 +197,8 @@ def _backward(
     Taps of the patterns keep ordinary attention as explicit as myopic attention always is: both
     passes then round alike, and their difference is exactly 0 where it has to be.
     """
-    config = model.config
-    resid = [f"resid.{k}" for k in range(config.n_layers + 1)]
-    patterns = [f"pattern.{layer}" for layer in range(config.n_layers)]
+    resid = [f"resid.{k}" for k in range(model.config.n_layers + 1)]
+    patterns = [name for name in model.tap_names() if name.startswith("pattern.")]
     tap: dict[str, Tensor | None] = dict.fromkeys([*resid, *patterns])
     logits = model(tokens[:, :-1], myopic=myopic, tap=tap)
     loss = masked_loss(logits, Batch(tokens, loss_mask))
