@@ -9,6 +9,7 @@ from emergence_lib.tasks.majority import ConditionedMajority, Majority
 from emergence_lib.tasks.multitask import MultiTask
 from emergence_lib.tasks.neural_ca import NeuralCA
 from emergence_lib.tasks.othello import Othello
+from emergence_lib.tasks.story_windows import StoryWindows
 
 __all__ = [
     "TASKS",
@@ -22,6 +23,7 @@ __all__ = [
     "NeuralCA",
     "Othello",
     "PocketPile",
+    "StoryWindows",
     "Task",
     "make_task",
 ]
