@@ -1,0 +1,336 @@
+"""What the recorded runs of `collapse` say: phases, floors, agreement between sizes (B-1, B-2, B-3,
+B-9).
+
+The phases of a rank curve are those of `analysis.precursor` under its default `Rule`; acquisition
+is paper B's (fact sheet B1), with the threshold corrected for chance and the paper's 50 % beside
+it. Task-levels of one run are not independent, so intervals are over runs wherever there are runs.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+from emergence_lib.analysis.precursor import Rule, phases
+from emergence_lib.analysis.survival import Estimate, mean_interval
+from emergence_lib.experiments.base import Verdict
+from emergence_lib.experiments.collapse_cell import (
+    acquired,
+    curve,
+    multi_task,
+    rank_curve,
+)
+from emergence_lib.experiments.evidence import UNKNOWN, with_interval
+from emergence_lib.models.shapes import ALGORITHMIC_SIZES
+
+RULE = Rule()
+"""What counts as a collapse; `analysis.precursor.definition_sweep` says how much hangs on it."""
+
+MIN_RUNS = 3
+"""Runs on all tasks without which nothing is judged."""
+
+NEARLY_ALWAYS = 0.9
+"""Our reading of "at every size and for every task" and of "nearly always"."""
+
+RESAMPLES = 2_000
+
+
+def phase_table(rows: pd.DataFrame, centred: bool = False) -> pd.DataFrame:
+    """One line a run and task-level: its collapse, recovery and acquisition at the last layer.
+
+    Args:
+        rows: recorded runs of any kind.
+        centred: take the centred rank instead of the paper's.
+
+    Returns:
+        Columns size, seed, task_level, untrained (rank at step 0), peak, floor, floor_step, depth
+        (share of the peak lost), collapsed, recovered and acquired (steps, NaN where not seen),
+        acquired_at_half (by the paper's 50 %), in_order (collapse, recovery, then acquisition),
+        final_accuracy.
+    """
+    lines = []
+    for _, row in rows.iterrows():
+        for level in row["task_levels"]:
+            rank = rank_curve(row, level, centred=centred)
+            found = phases(rank, RULE)
+            learned, at_half = (acquired(row, level, corrected) for corrected in (True, False))
+            recovered = found.recovery.step if found.recovery.observed else np.nan
+            step = learned.step if learned.observed else np.nan
+            lines.append(
+                {
+                    "size": row["size"],
+                    "seed": row["seed"],
+                    "task_level": level,
+                    "untrained": rank.iloc[0],
+                    "peak": found.peak,
+                    "floor": found.floor,
+                    "floor_step": found.floor_step,
+                    "depth": found.depth,
+                    "collapsed": found.collapsed,
+                    "recovered": recovered,
+                    "acquired": step,
+                    "acquired_at_half": at_half.step if at_half.observed else np.nan,
+                    "in_order": found.collapsed and found.floor_step < recovered <= step,
+                    "final_accuracy": curve(row, "accuracy", level).iloc[-1],
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def sizes_in(rows: pd.DataFrame) -> list[str]:
+    """The recorded sizes, smallest first."""
+    return [size for size in ALGORITHMIC_SIZES if size in set(rows["size"])]
+
+
+def per_run(table: pd.DataFrame, column: str) -> Estimate:
+    """Mean over runs of the share of task-levels for which `column` holds, with its interval."""
+    shares = table.groupby(["size", "seed"])[column].mean()
+    return mean_interval(shares.tolist())
+
+
+def floor_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The lowest RankMe of every task-level and size.
+
+    Returns:
+        Columns task_level, size, n (runs), mean, low, high (95 % over runs; NaN below three),
+        lowest, highest (of the runs), untrained (mean rank at step 0).
+    """
+    lines = []
+    for (level, size), cell in phase_table(rows).groupby(["task_level", "size"], sort=False):
+        mean, low, high = mean_interval(cell.floor.tolist())
+        lines.append(
+            {
+                "task_level": level,
+                "size": size,
+                "n": len(cell),
+                "mean": mean,
+                "low": low,
+                "high": high,
+                "lowest": cell.floor.min(),
+                "highest": cell.floor.max(),
+                "untrained": cell.untrained.mean(),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+# --- verdicts ---------------------------------------------------------------------------------
+
+
+def judge_three_phases(rows: pd.DataFrame) -> Verdict:
+    """B-1: collapse, recovery, acquisition, in this order, at every size and for every task.
+
+    Collapse: the share of task-levels whose rank loses at least a tenth. Order: among acquired
+    task-levels, the share with a collapse that is half recovered by the checkpoint of acquisition.
+    "reproduced": the means over runs of both are at least 0.9 with the lower ends of their
+    intervals, at two sizes or more. "partly": both lie above one half in the same way, at any
+    size. Fewer than three runs test nothing.
+    """
+    runs = multi_task(rows)
+    if len(runs) < MIN_RUNS:
+        return _untested(len(runs))
+    table = phase_table(runs)
+    learned = table[table.acquired.notna()]
+    collapse = per_run(table, "collapsed")
+    order = per_run(learned, "in_order") if len(learned) else UNKNOWN
+    sizes = sizes_in(runs)
+    least = min(collapse.low, order.low)  # NaN compares as False below
+    if least >= NEARLY_ALWAYS and len(sizes) > 1:
+        status = "reproduced"
+    else:
+        status = "partly" if least > 0.5 else "not reproduced"
+    centred = phase_table(runs, centred=True)
+    evidence = (
+        f"RankMe at the last layer and prompt token falls by a tenth or more for "
+        f"{with_interval(collapse, '.0%')} of the task-levels of a run (centred rank: "
+        f"{with_interval(per_run(centred, 'collapsed'), '.0%')}); median floor at step "
+        f"{table.floor_step.median():,.0f}, {table.depth.median():.0%} below the peak. Of "
+        f"the {len(learned)} acquired task-levels {with_interval(order, '.0%')} show collapse, "
+        f"half recovery and acquisition in this order. {shuffled_sentence(rows)} Sizes: "
+        f"{', '.join(sizes)}."
+    )
+    return Verdict(status, evidence, len(runs))
+
+
+def shuffled_sentence(rows: pd.DataFrame) -> str:
+    """Whether the rank also collapses where there is nothing to learn."""
+    control = rows[rows.shuffled.astype(bool)]
+    if control.empty:
+        return "The control with shuffled answers is not recorded."
+    table = phase_table(control)
+    back = table[table.recovered.notna()]
+    return (
+        f"With shuffled answers, where nothing can be acquired, {table.collapsed.mean():.0%} of "
+        f"the task-levels collapse (median depth {table.depth.median():.0%}, {len(control)} runs) "
+        f"and {len(back) / len(table):.0%} recover half-way."
+    )
+
+
+def variance_shares(floors: np.ndarray) -> tuple[float, float]:
+    """Shares of the variance of a table [task-level, size] that its two margins explain."""
+    total = ((floors - floors.mean()) ** 2).sum()
+    by_task = floors.shape[1] * ((floors.mean(1) - floors.mean()) ** 2).sum()
+    by_size = floors.shape[0] * ((floors.mean(0) - floors.mean()) ** 2).sum()
+    return by_task / total, by_size / total
+
+
+def judge_task_specific_floors(rows: pd.DataFrame) -> Verdict:
+    """B-2: the floor depends on the task more than on the size of the model.
+
+    The variance of ln floor over (task-level, size), each the mean over seeds, is split between
+    the margins. "reproduced": the share of the task-level exceeds that of the size, and so does
+    the whole 95 % bootstrap interval of their difference, resampling task-levels. "not reproduced":
+    the interval lies below 0; "partly": it holds 0. One size, or fewer than three runs, test
+    nothing.
+    """
+    runs = multi_task(rows)
+    sizes = sizes_in(runs)
+    if len(runs) < MIN_RUNS or len(sizes) < 2:
+        return _untested(len(runs))
+    table = floor_table(runs).pivot(index="task_level", columns="size", values="mean")[sizes]
+    logs = np.log(table.to_numpy())
+    by_task, by_size = variance_shares(logs)
+    generator = np.random.default_rng(0)
+    draws = generator.integers(len(logs), size=(RESAMPLES, len(logs)))
+    gaps = [np.subtract(*variance_shares(logs[draw])) for draw in draws]
+    gap = Estimate(by_task - by_size, *np.quantile(gaps, [0.025, 0.975]))
+    status = "reproduced" if gap.low > 0 else "not reproduced" if gap.high < 0 else "partly"
+    task = table.groupby(table.index.str.split().str[0]).mean()
+    mod, mul = (
+        ", ".join(f"{size} {task.loc[name, size]:.1f}" for size in sizes) for name in ("MOD", "MUL")
+    )
+    evidence = (
+        f"Of the variance of ln floor over {len(logs)} task-levels and {len(sizes)} sizes the "
+        f"task-level explains {by_task:.0%} and the size {by_size:.0%}; difference "
+        f"{with_interval(gap, '.2f')}. Mean floors: MOD {mod} (paper: about 2.0 at every size); "
+        f"MUL {mul} (paper: rises with size)."
+    )
+    return Verdict(status, evidence, len(runs))
+
+
+def ordered_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """`phase_table` of the runs on all tasks, with the order of acquisition within each run.
+
+    Column order is a rank from 1; task-levels that a run never acquires share the last place.
+    """
+    table = phase_table(multi_task(rows))
+    times = table.acquired.fillna(np.inf)
+    return table.assign(order=times.groupby([table["size"], table.seed]).rank())
+
+
+def size_agreement(rows: pd.DataFrame) -> pd.DataFrame:
+    """How well floors and times of acquisition agree between sizes, over task-levels.
+
+    Returns:
+        One line a pair of sizes and quantity ("floor", "order"): columns small, large, quantity,
+        rho (Spearman's, of means over seeds), low, high (bootstrap over task-levels).
+    """
+    table = ordered_table(rows)
+    lines = []
+    for quantity in ("floor", "order"):
+        wide = table.pivot_table(index="task_level", columns="size", values=quantity)
+        for small, large in combinations(sizes_in(table), 2):
+            rho = _spearman(wide[small].to_numpy(), wide[large].to_numpy())
+            lines.append({"small": small, "large": large, "quantity": quantity, **rho})
+    columns = ["small", "large", "quantity", "rho", "low", "high"]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def seed_agreement(rows: pd.DataFrame, quantity: str) -> float:
+    """Median Spearman correlation between two seeds of one size: what sizes could reach at most."""
+    found = []
+    for _, cell in ordered_table(rows).groupby("size"):
+        wide = cell.pivot(index="task_level", columns="seed", values=quantity)
+        found += [_rho(wide[a], wide[b]) for a, b in combinations(wide, 2)]
+    return float(np.nanmedian(found)) if found else float("nan")
+
+
+def judge_sizes_agree(rows: pd.DataFrame) -> Verdict:
+    """B-3: floors, and the order of acquisition, agree between sizes.
+
+    Spearman's ρ over task-levels for every pair of sizes. "reproduced": the lowest ρ of both
+    quantities is at least 0.8 and every interval lies above 0.5. "partly": every interval of one
+    of the two lies above 0. Fewer than three runs or one size test nothing.
+    """
+    runs = multi_task(rows)
+    if len(runs) < MIN_RUNS or len(sizes_in(runs)) < 2:
+        return _untested(len(runs))
+    table = size_agreement(rows)
+    grouped = table.groupby("quantity")
+    worst, low = grouped.rho.min(), grouped.low.min()
+    if worst.min() >= 0.8 and low.min() > 0.5:
+        status = "reproduced"
+    else:
+        status = "partly" if low.max() > 0 else "not reproduced"
+    parts = []
+    for quantity, name in (("floor", "floors"), ("order", "order of acquisition")):
+        pairs = table[table.quantity == quantity]
+        listed = "; ".join(
+            f"{p.small} and {p.large} {with_interval(Estimate(p.rho, p.low, p.high), '.2f')}"
+            for p in pairs.itertuples()
+        )
+        between = seed_agreement(rows, quantity)
+        known = "unknown" if np.isnan(between) else f"{between:.2f}"
+        parts.append(f"{name}: {listed} (two seeds of one size: {known})")
+    evidence = f"Spearman's ρ over task-levels, {'. '.join(parts)}. Paper: above .92 (v4)."
+    return Verdict(status, evidence, len(runs))
+
+
+def judge_nearly_all_acquired(rows: pd.DataFrame) -> Verdict:
+    """B-9: a capability is nearly always acquired within the run.
+
+    The mean over runs of the share of task-levels acquired, threshold corrected for chance.
+    "reproduced": the lower end of its interval is at least 0.9; "not reproduced": the upper end
+    is below; else "partly". How long the runs are decides this too, and the evidence says it.
+    """
+    runs = multi_task(rows)
+    if len(runs) < MIN_RUNS:
+        return _untested(len(runs))
+    table = phase_table(runs)
+    table["learned"] = table.acquired.notna()
+    table["at_half"] = table.acquired_at_half.notna()
+    share = per_run(table, "learned")
+    status = (
+        "reproduced"
+        if share.low >= NEARLY_ALWAYS
+        else "not reproduced"
+        if share.high < NEARLY_ALWAYS
+        else "partly"
+    )
+    by_level = table.groupby("task_level", sort=False).learned.mean()
+    never = by_level[by_level == 0].index.tolist()
+    by_size = ", ".join(
+        f"{size} {table[table['size'] == size].learned.mean():.0%}" for size in sizes_in(runs)
+    )
+    evidence = (
+        f"{int(table.learned.sum())} of {len(table)} pairs of run and task-level are acquired "
+        f"within {int(runs.steps.max()):,} steps at most, {with_interval(share, '.0%')} of a run "
+        f"({by_size}); by the paper's 50 %, which is the chance level of CMP and PAR, "
+        f"{with_interval(per_run(table, 'at_half'), '.0%')}. Never acquired: "
+        f"{', '.join(never) if never else 'none'}. Paper: 119 of 120, its number of steps is not "
+        f"known to us."
+    )
+    return Verdict(status, evidence, len(runs))
+
+
+def _untested(n: int) -> Verdict:
+    need = "Three runs on all tasks are needed, and two sizes where sizes are compared."
+    return Verdict("not tested here", need, n)
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+    generator = np.random.default_rng(0)
+    draws = generator.integers(len(a), size=(RESAMPLES, len(a)))
+    found = [_rho(a[draw], b[draw]) for draw in draws]
+    low, high = np.nanquantile(found, [0.025, 0.975])
+    return {"rho": _rho(a, b), "low": float(low), "high": float(high)}
+
+
+def _rho(a: np.ndarray | pd.Series, b: np.ndarray | pd.Series) -> float:
+    """Spearman's ρ; NaN where one side does not vary."""
+    if len(set(a)) < 2 or len(set(b)) < 2:
+        return float("nan")
+    return float(spearmanr(a, b).statistic)
