@@ -72,11 +72,13 @@ def residual_gradients(
     model: Transformer,
     tokens: Int[Tensor, "batch pos+1"],
     loss_mask: Bool[Tensor, "batch pos"],
+    attn_bias: Float[Tensor, "query key"] | None = None,
 ) -> tuple[Float[Tensor, "layer+1 batch pos d_model"], Float[Tensor, "layer+1 batch pos d_model"]]:
     """Direct and pre-cached gradient of the mean loss at every residual vector, in two passes.
 
     Args:
         tokens, loss_mask: of a `Batch`.
+        attn_bias: that the model trains with, see `Transformer.forward`.
 
     Returns:
         ``(∂L_i/∂r, ∂Σ_{j>i} L_j/∂r)``, nats per unit of r; the second is exactly 0 at k = L.
@@ -84,7 +86,7 @@ def residual_gradients(
     Raises:
         ParameterError: a mixer other than attention, which cannot be myopic.
     """
-    passes = backward_passes(model, tokens, loss_mask, myopic=False)
+    passes = backward_passes(model, tokens, loss_mask, myopic=False, attn_bias=attn_bias)
     return passes.direct, passes.precached
 
 
@@ -94,6 +96,7 @@ def backward_passes(
     loss_mask: Bool[Tensor, "batch pos"],
     *,
     myopic: bool,
+    attn_bias: Float[Tensor, "query key"] | None = None,
 ) -> Passes:
     """The two passes of `residual_gradients`, with the parameters' gradient from the first.
 
@@ -101,10 +104,10 @@ def backward_passes(
         myopic: the model trains with myopic gradients: its own pass is the second, and what is
             pre-cached is exactly 0.
     """
-    full, direct = _backward(model, tokens, loss_mask, myopic=True)
+    full, direct = _backward(model, tokens, loss_mask, True, attn_bias)
     total = direct
     if not myopic:
-        full, total = _backward(model, tokens, loss_mask, myopic=False)
+        full, total = _backward(model, tokens, loss_mask, False, attn_bias)
     return Passes(full, direct, total - direct)
 
 
@@ -191,6 +194,7 @@ def _backward(
     loss_mask: Bool[Tensor, "batch pos"],
     *,
     myopic: bool,
+    attn_bias: Float[Tensor, "query key"] | None,
 ) -> tuple[Gradients, Float[Tensor, "layer+1 batch pos d_model"]]:
     """Gradient of the mean loss by parameter and by residual vector, through one of the graphs.
 
@@ -200,7 +204,7 @@ def _backward(
     resid = [f"resid.{k}" for k in range(model.config.n_layers + 1)]
     patterns = [name for name in model.tap_names() if name.startswith("pattern.")]
     tap: dict[str, Tensor | None] = dict.fromkeys([*resid, *patterns])
-    logits = model(tokens[:, :-1], myopic=myopic, tap=tap)
+    logits = model(tokens[:, :-1], attn_bias=attn_bias, myopic=myopic, tap=tap)
     loss = masked_loss(logits, Batch(tokens, loss_mask))
     names, parameters = zip(*model.named_parameters(), strict=True)
     streams = [stream for name in resid if (stream := tap[name]) is not None]
