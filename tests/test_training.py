@@ -311,6 +311,21 @@ def test_attention_bias_reaches_training_and_evaluation():
     assert outside.max() < 1e-6
 
 
+def test_a_bias_may_act_in_the_first_layers_only():
+    model = replace(MODEL, n_layers=2)
+    config = replace(CONFIG, attention_bias=50.0, attention_bias_layers=1, eval_every=24)
+    taps = ("pattern.0", "pattern.1")
+
+    def outside(_model, _batch, _logits, tap):
+        target = TASK.attention_target()[4:]
+        return {name: tap[name][:, :, 4:].masked_fill(target, 0.0).max().item() for name in taps}
+
+    outside.taps = taps
+    run = train(TASK, model, config, observers=[outside])
+    assert run.metric("pattern.0").max() < 1e-6
+    assert run.metric("pattern.1").min() > 0.05
+
+
 # --- refusals ---------------------------------------------------------------------------------
 
 
@@ -420,6 +435,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         {"betas": "0.9,0.99"},
         {"betas": None},
         {"attention_bias": True},
+        {"attention_bias_layers": 0},
+        {"attention_bias_layers": 1.0},
         {"attention_bias": None},
         {"attention_bias": "2"},
         {"grad_clip": True},

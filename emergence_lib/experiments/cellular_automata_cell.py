@@ -29,7 +29,7 @@ from emergence_lib.models import ModelConfig
 from emergence_lib.tasks import CellularAutomata
 from emergence_lib.tasks.base import require_int
 from emergence_lib.training import Observer, Run, TrainConfig, train
-from emergence_lib.training.train import step_generator
+from emergence_lib.training.train import attention_bias, step_generator
 
 PAPER_LEVEL = 1.3
 """Loss in nats below which the paper calls the plateau over, at C = 4 (fact sheet A3)."""
@@ -73,6 +73,7 @@ class CellularAutomataCell:
     n_rules: int | None = 64
     n_states: int = 8
     attention_bias: float = 0.0
+    attention_bias_layers: int | None = None
     n_layers: int = 2
     d_model: int = 64
     n_heads: int = 4
@@ -122,6 +123,7 @@ class CellularAutomataCell:
             lr=self.lr,
             muon_lr=self.muon_lr,
             attention_bias=self.attention_bias,
+            attention_bias_layers=self.attention_bias_layers,
             eval_every=self.eval_every,
             eval_batch_size=task.sequences_for(max(EVAL_TOKENS, task.seq_len)),
             stop_margin=margin,
@@ -164,7 +166,7 @@ def curve_row(cell: CellularAutomataCell, run: Run, seed: int) -> dict[str, Any]
     n_sequences = task.sequences_for(max(EVAL_TOKENS, task.seq_len))
     batch = task.sample(n_sequences, step_generator(seed, "final"))
     device = next(run.model.parameters()).device
-    bias = cell.attention_bias * task.attention_target().float().to(device)  # 0 changes nothing
+    bias = attention_bias(task, cell.train_config(seed), cell.n_layers, device)
     with torch.no_grad():
         logits = run.model(batch.tokens[:, :-1].to(device), attn_bias=bias).cpu()
     return {

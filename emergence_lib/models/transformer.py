@@ -277,7 +277,7 @@ class Transformer(nn.Module):
         self,
         tokens: Int[Tensor, "batch pos"],
         *,
-        attn_bias: Float[Tensor, "*batch_and_head query key"] | None = None,
+        attn_bias: Float[Tensor, "*layer_batch_head query key"] | None = None,
         myopic: bool = False,
         tap: Tap | None = None,
         edit: Edit | None = None,
@@ -287,7 +287,8 @@ class Transformer(nn.Module):
         Args:
             tokens: int64 ids, at most `max_pos` positions.
             attn_bias: added to the attention logits of every head and layer (paper A, section on
-                attention bias); broadcasts over batch and heads.
+                attention bias); broadcasts over batch and heads. With five dimensions the first is
+                the layer.
             myopic: let no gradient cross positions; the logits are unchanged.
             tap: a dict whose keys name what to record; their values are set to the tensors, which
                 stay in the graph. ``tap = dict.fromkeys(["resid.1", "pattern.0"])``.
@@ -307,7 +308,7 @@ class Transformer(nn.Module):
         tokens: Int[Tensor, "batch pos"],
         n_blocks: int,
         *,
-        attn_bias: Float[Tensor, "*batch_and_head query key"] | None = None,
+        attn_bias: Float[Tensor, "*layer_batch_head query key"] | None = None,
         myopic: bool = False,
         tap: Tap | None = None,
         edit: Edit | None = None,
@@ -333,7 +334,8 @@ class Transformer(nn.Module):
             x = x + self.pos_embed.weight[:n_pos]
         x = record("resid.0", x)
         for layer in range(n_blocks):
-            x = self.blocks[layer](x, attn_bias, myopic, record)
+            bias = attn_bias[layer] if attn_bias is not None and attn_bias.ndim == 5 else attn_bias
+            x = self.blocks[layer](x, bias, myopic, record)
             x = record(f"resid.{layer + 1}", x)
         return x
 

@@ -59,6 +59,7 @@ class TrainConfig:
         grad_clip: gradients are scaled down to this global norm; None leaves them alone.
         attention_bias: c in ``scores + c · attention_target``, in every head and layer, in training
             and evaluation (paper A, section on attention bias); 0 is the unbiased model.
+        attention_bias_layers: bias only that many layers, from the first; None is all.
         myopic: let no gradient cross positions in training (paper C, section on ablations); the
             forward pass is the same.
         eval_every: steps between evaluations.
@@ -82,6 +83,7 @@ class TrainConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     grad_clip: float | None = 1.0
     attention_bias: float = 0.0
+    attention_bias_layers: int | None = None
     myopic: bool = False
     eval_every: int = 50
     eval_batch_size: int = 512
@@ -112,6 +114,8 @@ class TrainConfig:
         if not _is_finite(self.attention_bias):
             advice = "0 is the unbiased model."
             raise ParameterError("attention_bias", self.attention_bias, "a finite number", advice)
+        if self.attention_bias_layers is not None:
+            require_int("attention_bias_layers", self.attention_bias_layers, 1)
         if not isinstance(self.myopic, bool):
             raise ParameterError("myopic", self.myopic, "True or False")
 
@@ -237,7 +241,7 @@ def train(
     """
     model = model_config.build(step_generator(config.seed, "weights")).to(device)
     optimizers = _optimizers(model, config)
-    attn_bias = _attention_bias(task, config, device)
+    attn_bias = attention_bias(task, config, model_config.n_layers, device)
     if eval_batch is None:
         eval_batch = task.sample(config.eval_batch_size, step_generator(config.seed, "eval"))
     eval_batch = eval_batch.to(device)
@@ -347,8 +351,10 @@ def _evaluate(
     return metrics
 
 
-def _attention_bias(task: Task, config: TrainConfig, device: str) -> Tensor | None:
-    """``c · target`` over [query, key], or None at c = 0."""
+def attention_bias(
+    task: Task, config: TrainConfig, n_layers: int, device: torch.device | str
+) -> Tensor | None:
+    """What `Transformer.forward` takes as `attn_bias` in a run of `config`; None at c = 0."""
     if config.attention_bias == 0:
         return None
     target = task.attention_target()
@@ -358,7 +364,10 @@ def _attention_bias(task: Task, config: TrainConfig, device: str) -> Tensor | No
             config.attention_bias,
             f"0 for the task {task.name!r}, which has no fixed attention target",
         )
-    return config.attention_bias * target.to(device, torch.float32)
+    bias = config.attention_bias * target.to(device, torch.float32)
+    if (layers := config.attention_bias_layers) is None:
+        return bias
+    return bias * (torch.arange(n_layers, device=device) < layers)[:, None, None, None, None]
 
 
 def _at_floor(state: State, task: Task, config: TrainConfig) -> bool:
