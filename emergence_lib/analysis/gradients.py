@@ -104,10 +104,10 @@ def backward_passes(
         myopic: the model trains with myopic gradients: its own pass is the second, and what is
             pre-cached is exactly 0.
     """
-    full, direct = _backward(model, tokens, loss_mask, True, attn_bias)
+    full, direct = _backward(model, tokens, loss_mask, myopic=True, attn_bias=attn_bias)
     total = direct
     if not myopic:
-        full, total = _backward(model, tokens, loss_mask, False, attn_bias)
+        full, total = _backward(model, tokens, loss_mask, myopic=False, attn_bias=attn_bias)
     return Passes(full, direct, total - direct)
 
 
