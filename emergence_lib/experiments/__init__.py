@@ -1,5 +1,6 @@
 """Experiments: one file a finding."""
 
+from emergence_lib.experiments.architectures import ARCHITECTURES
 from emergence_lib.experiments.attention_bias import ATTENTION_BIAS
 from emergence_lib.experiments.attention_patching import ATTENTION_PATCHING
 from emergence_lib.experiments.base import PROFILES, Experiment, Grid, Point, Verdict
@@ -17,6 +18,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         LINEAR_MAP_SEARCH,
         PYTHIA,
         ATTENTION_PATCHING,
+        ARCHITECTURES,
     )
 }
 """The one registry: every experiment by its name."""

@@ -1,0 +1,241 @@
+"""What the runs of `architectures` say: the search, the tables, and the judges of A-14 and A-15.
+
+Mixers are compared by their *excess*: the held-out loss above the best attainable one, averaged
+over all steps watched. It is low for a mixer that learns soon and learns all, it exists for runs
+that never solve the task, and it is paired by seed: the same map or rules and the same data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from emergence_lib.analysis.survival import Estimate, logrank, mean_interval, median_time
+from emergence_lib.experiments.base import Verdict
+from emergence_lib.experiments.evidence import over_runs, steps_in_words, with_interval
+from emergence_lib.experiments.linear_map_cell import solve_event
+
+RECURRENT = ("mamba", "gated_delta", "rwkv", "mlstm", "linear_rnn")
+NAMES = {
+    "attention": "attention",
+    "mlp_mixer": "MLP-Mixer",
+    "mamba": "Mamba",
+    "gated_delta": "Gated DeltaNet",
+    "rwkv": "RWKV",
+    "mlstm": "xLSTM (mLSTM)",
+    "linear_rnn": "linear RNN",
+}
+TASK_NAMES = {"linear_map": "linear map", "cellular_automata": "cellular automata"}
+MIN_SEEDS = 3
+"""Seeds that two mixers must share for their difference to have an interval."""
+
+
+def excess(row: pd.Series) -> float:
+    """Mean held-out loss above the attainable one over all steps watched, nats.
+
+    The curve is joined by straight lines; a run that stopped early keeps its last loss.
+    """
+    steps, loss = list(row.eval_steps), list(row.eval_loss)
+    if steps[-1] < row.steps:
+        steps, loss = [*steps, row.steps], [*loss, loss[-1]]
+    return float(np.trapezoid(loss, steps)) / steps[-1] - row.attainable
+
+
+def curve(row: pd.Series) -> pd.Series:
+    """Held-out loss over steps."""
+    return pd.Series(row.eval_loss, index=row.eval_steps)
+
+
+def rate_label(lr: float, muon_lr: float | None) -> str:
+    """ "AdamW 0.003", or "Muon 0.005, AdamW 0.001"."""
+    adamw = f"AdamW {lr:g}"
+    return adamw if pd.isna(muon_lr) else f"Muon {muon_lr:g}, {adamw}"
+
+
+def of_task(rows: pd.DataFrame, task: str, *, search: bool) -> pd.DataFrame:
+    """The search (seed 0) or the final runs (other seeds) of a task, with columns rate, excess."""
+    chosen = rows[(rows.task == task) & ((rows.seed == 0) == search)].copy()
+    pairs = zip(chosen.lr, chosen.muon_lr, strict=True)
+    chosen["rate"] = [rate_label(*pair) for pair in pairs]
+    chosen["excess"] = [excess(row) for _, row in chosen.iterrows()]
+    return chosen
+
+
+def search_table(rows: pd.DataFrame, task: str) -> pd.DataFrame:
+    """Excess in nats of each mixer (line) at each rate (column) in the search; best named last.
+
+    Returns:
+        Index mixer names; a column a rate, NaN where not recorded; "best", the rate's label.
+    """
+    search = of_task(rows, task, search=True)
+    table = search.pivot_table(index="mixer", columns="rate", values="excess", sort=False)
+    best = table.idxmin(axis=1) if len(table) else pd.Series(dtype=object)
+    return table.assign(best=best).rename(index=NAMES)
+
+
+def best_rates(rows: pd.DataFrame, task: str) -> dict[str, tuple[float, float | None]]:
+    """mixer → (lr, muon_lr) of the least excess in the search; those recorded only."""
+    best = {}
+    for mixer, runs in of_task(rows, task, search=True).groupby("mixer"):
+        row = runs.loc[runs.excess.idxmin()]
+        muon_lr = None if pd.isna(row.muon_lr) else float(row.muon_lr)
+        best[str(mixer)] = (float(row.lr), muon_lr)
+    return best
+
+
+def rates_sentence(rows: pd.DataFrame, task: str) -> str:
+    """Whether the final runs have the rates that the search found best."""
+    best = {mixer: rate_label(*rate) for mixer, rate in best_rates(rows, task).items()}
+    final = of_task(rows, task, search=False).drop_duplicates("mixer").set_index("mixer").rate
+    both = [mixer for mixer in final.index if mixer in best]
+    if not both:
+        return f"The search on the {TASK_NAMES[task]}, or its final runs, are not recorded yet."
+    other = [f"{NAMES[m]} ({final[m]}, search: {best[m]})" for m in both if final[m] != best[m]]
+    if not other:
+        return "Every final run has the rate that the search found best for its mixer."
+    return f"Run at another rate than the search's best: {', '.join(other)}."
+
+
+def final_runs(rows: pd.DataFrame, task: str) -> pd.DataFrame:
+    """The final runs of a task's main cell: on the linear map the sparsest that is recorded."""
+    final = of_task(rows, task, search=False)
+    if task == "linear_map" and len(final):
+        return final[final.row_weight == final.row_weight.min()]
+    return final
+
+
+def mixer_table(final: pd.DataFrame) -> pd.DataFrame:
+    """One line a mixer, least excess first.
+
+    Args:
+        final: the runs of one cell, as `final_runs` gives them.
+
+    Returns:
+        Columns mixer (a key of `NAMES`), parameters, n, solved (runs), median, low, high (steps to
+        the floor by Kaplan–Meier; infinite where not seen), final_loss, excess (means, nats),
+        against (excess minus attention's, paired by seed, in words), seconds (mean of a run).
+    """
+    lines = []
+    for mixer, runs in final.groupby("mixer"):
+        median = median_time([solve_event(row) for _, row in runs.iterrows()])
+        lines.append(
+            {
+                "mixer": str(mixer),
+                "parameters": int(runs.parameters.iloc[0]),
+                "n": len(runs),
+                "solved": int(runs.solved.sum()),
+                **dict(zip(("median", "low", "high"), median, strict=True)),
+                "final_loss": runs.final_loss.mean(),
+                "excess": runs.excess.mean(),
+                "against": with_interval(against_attention(final, str(mixer)), "+.3f"),
+                "seconds": runs.seconds.mean(),
+            }
+        )
+    return pd.DataFrame(lines).sort_values("excess", ignore_index=True) if lines else pd.DataFrame()
+
+
+def against_attention(final: pd.DataFrame, mixer: str) -> Estimate:
+    """Excess of `mixer` minus attention's, mean over the seeds that both have; above 0 is worse."""
+    by_seed = final.pivot_table(index="seed", columns="mixer", values="excess")
+    if mixer not in by_seed or "attention" not in by_seed:
+        return over_runs([])
+    return over_runs(by_seed[mixer] - by_seed.attention, mean_interval)
+
+
+def _comparable(final: pd.DataFrame, mixers: Sequence[str]) -> list[str]:
+    """The mixers that share at least `MIN_SEEDS` seeds with attention."""
+    seeds = {mixer: set(runs.seed) for mixer, runs in final.groupby("mixer")}
+    attention = seeds.get("attention", set())
+    return [m for m in mixers if len(seeds.get(m, set()) & attention) >= MIN_SEEDS]
+
+
+def judge_mixer_and_attention(rows: pd.DataFrame) -> Verdict:
+    """A-14: the MLP-Mixer has less excess than attention on the linear map, more on the automata.
+
+    "reproduced": both differences, paired by seed, with their whole interval on that side of 0;
+    "partly": one of them; "not reproduced": neither. Without three seeds of both mixers on the
+    linear map nothing is tested; without them on the automata, it is "partly" at best.
+    """
+    holds, parts, n = [], [], 0
+    for task, sign in (("linear_map", -1), ("cellular_automata", 1)):
+        final = final_runs(rows, task)
+        if not _comparable(final, ["mlp_mixer"]):
+            if task == "linear_map":
+                return Verdict(
+                    "not tested here", "Three seeds of MLP-Mixer and attention are needed.", 0
+                )
+            parts.append("Cellular automata: not recorded with three seeds of both")
+            holds.append(False)
+            continue
+        difference = against_attention(final, "mlp_mixer")
+        holds.append(sign * difference.value > 0 and difference.low * difference.high > 0)
+        pair = final[final.mixer.isin(["attention", "mlp_mixer"])]
+        n += len(pair)
+        text = (
+            f"{TASK_NAMES[task].capitalize()}: excess loss of the MLP-Mixer minus attention's "
+            f"{with_interval(difference, '+.3f')} nats"
+        )
+        parts.append(text + (f"; {_times_in_words(pair)}" if task == "linear_map" else ""))
+    status = "reproduced" if all(holds) else "partly" if any(holds) else "not reproduced"
+    return Verdict(status, f"{'. '.join(parts)}.", n)
+
+
+def _times_in_words(pair: pd.DataFrame) -> str:
+    """Solve times of MLP-Mixer and attention, and their ratio beside the paper's."""
+    events = {
+        mixer: [solve_event(row) for _, row in pair[pair.mixer == mixer].iterrows()]
+        for mixer in ("attention", "mlp_mixer")
+    }
+    watched = int(pair.steps.max())
+    words = {
+        mixer: f"{steps_in_words(median_time(of), watched)} ({sum(e.observed for e in of)} of "
+        f"{len(of)} runs)"
+        for mixer, of in events.items()
+    }
+    ratio = logrank(events, watched).ratios["mlp_mixer"]
+    return (
+        f"all rows learned after a median of {words['mlp_mixer']}, attention {words['attention']}; "
+        f"ratio of mean times {with_interval(ratio, '.2f')} (the paper: almost ten times faster)"
+    )
+
+
+def judge_recurrent_mixers(rows: pd.DataFrame) -> Verdict:
+    """A-15: recurrent mixers have more excess than attention, on both tasks.
+
+    Each recurrent mixer with three seeds on a task is a comparison: worse or better where the whole
+    interval of the paired difference says so, else undecided. "reproduced": both tasks, at least
+    four in five comparisons worse and none better ("generally worse" in the paper). "partly": more
+    worse than better. "not reproduced": otherwise. Fewer than three comparisons test nothing.
+    """
+    worse = better = total = tasks = n = 0
+    parts = []
+    for task in TASK_NAMES:
+        final = final_runs(rows, task)
+        mixers = _comparable(final, RECURRENT)
+        if not mixers:
+            continue
+        tasks += 1
+        differences = {mixer: against_attention(final, mixer) for mixer in mixers}
+        worse += sum(d.low > 0 for d in differences.values())
+        better += sum(d.high < 0 for d in differences.values())
+        n += int(final.mixer.isin([*mixers, "attention"]).sum())
+        words = [f"{NAMES[m]} {with_interval(d, '+.3f')}" for m, d in differences.items()]
+        parts.append(f"{TASK_NAMES[task]}: {', '.join(words)}")
+        total += len(mixers)
+    if total < 3:
+        return Verdict(
+            "not tested here", "Three recurrent mixers with three seeds each are needed.", 0
+        )
+    generally = worse >= 0.8 * total and not better
+    status = "partly" if worse > better else "not reproduced"
+    if generally and tasks == len(TASK_NAMES):
+        status = "reproduced"
+    missing = "" if tasks == len(TASK_NAMES) else " Only one of the two tasks is recorded."
+    return Verdict(
+        status,
+        f"Excess loss minus attention's in nats. {'; '.join(parts)}. Of {total} comparisons "
+        f"{worse} are worse than attention and {better} better.{missing}",
+        n,
+    )

@@ -1,0 +1,279 @@
+"""Mixers at matched parameters: sizes, runs, and judges on rows made by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+
+from emergence_lib.errors import ParameterError, UnknownNameError
+from emergence_lib.experiments.architectures import (
+    ARCHITECTURES,
+    CHOSEN,
+    RATES,
+    ArchitecturesGrid,
+    MixerCell,
+)
+from emergence_lib.experiments.architectures_evidence import (
+    RECURRENT,
+    against_attention,
+    best_rates,
+    excess,
+    final_runs,
+    judge_mixer_and_attention,
+    judge_recurrent_mixers,
+    mixer_table,
+    rates_sentence,
+    search_table,
+)
+from emergence_lib.experiments.matched_mixers import matched_config, n_parameters
+from emergence_lib.models import ModelConfig
+from emergence_lib.models.mixers import MIXERS
+from emergence_lib.store import Store
+
+torch.set_num_threads(1)
+
+
+# --- matching ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", ["quick", "cpu", "paper"])
+def test_all_mixers_of_a_cell_have_nearly_the_same_number_of_parameters(profile):
+    totals: dict[tuple, set[int]] = {}
+    for point in ARCHITECTURES.points(profile):
+        cell = MixerCell.of(point)
+        key = (point.params["task"], point.params["state_size"])
+        totals.setdefault(key, set()).add(n_parameters(cell.model_config()))
+        assert set(cell.model_config().mixers) == {point.params["mixer"]}
+    for found in totals.values():
+        assert max(found) <= 1.02 * min(found)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_no_other_width_of_the_mlp_comes_closer(mixer):
+    config = ModelConfig(n_layers=2, d_model=32, n_heads=2, vocab_size=3, max_pos=7)
+    matched = matched_config(config, mixer)
+    wanted = n_parameters(config)
+    distance = [
+        abs(n_parameters(replace(matched, d_mlp=matched.d_mlp + more)) - wanted)
+        for more in (-1, 0, 1)
+    ]
+    assert distance[1] == min(distance)
+    assert (matched == config) == (mixer == "attention")
+
+
+def test_a_long_mixer_gets_fewer_matrices_and_at_last_does_not_fit():
+    config = ModelConfig(n_layers=1, d_model=16, n_heads=4, vocab_size=3, max_pos=20)
+    assert matched_config(config, "mlp_mixer").n_heads == 4
+    longer = matched_config(replace(config, max_pos=30), "mlp_mixer")
+    assert (longer.n_heads, longer.d_head) == (2, 8)
+    assert longer.d_mlp >= 16
+    with pytest.raises(ParameterError, match="fewer parameters than attention"):
+        matched_config(replace(config, max_pos=100), "mlp_mixer")
+
+
+# --- grid and run -----------------------------------------------------------------------------
+
+
+def test_every_mixer_is_searched_at_every_rate_and_judged_on_other_seeds():
+    points = ARCHITECTURES.points("cpu")
+    for task, rates in RATES.items():
+        found = {
+            (p.params["mixer"], p.params["lr"], p.params["muon_lr"])
+            for p in points
+            if p.params["task"] == task and p.seed == 0
+        }
+        assert found == {(mixer, *rate) for mixer in MIXERS for rate in rates}
+        final = [p for p in points if p.params["task"] == task and p.seed > 0]
+        for mixer in MIXERS:
+            of_mixer = [p for p in final if p.params["mixer"] == mixer]
+            assert len({p.seed for p in of_mixer}) >= 3
+            rate = {(p.params["lr"], p.params["muon_lr"]) for p in of_mixer}
+            assert rate == {CHOSEN[task][mixer]} <= set(rates)
+
+
+def test_the_chosen_rates_are_the_best_of_the_recorded_search():
+    rows = Store().rows(ARCHITECTURES.points("cpu"))
+    for task, rates in RATES.items():
+        search = rows[(rows.seed == 0) & (rows.task == task)] if len(rows) else rows
+        if len(search) == len(rates) * len(MIXERS):  # a part of the search chooses nothing
+            assert best_rates(rows, task) == CHOSEN[task]
+
+
+@pytest.mark.parametrize("task", RATES)
+def test_a_run_leaves_the_row_that_the_schema_says(task):
+    grid = ArchitecturesGrid(
+        task, mixers=("linear_rnn",), seeds=1, state_size=4, steps=5, d_model=16
+    )
+    (point,) = grid.points()
+    row = ARCHITECTURES.run(point, "cpu")
+    ARCHITECTURES.check_row(row)
+    assert row == ARCHITECTURES.run(point, "cpu")
+    assert row["eval_steps"][-1] == row["stopped_at"] == 5
+    assert row["final_loss"] == pytest.approx(row["eval_loss"][-1], abs=1e-5)
+    cell = MixerCell.of(point)
+    assert cell.cell.task(1).floor <= row["attainable"] < row["final_loss"]
+    assert row["mlp_units"] == cell.model_config().d_mlp
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"task": "linear"}, UnknownNameError, "Did you mean 'linear_map'"),
+        ({"mixers": ("mambo",)}, UnknownNameError, "Did you mean 'mamba'"),
+        ({"mixers": ()}, ParameterError, "at least one mixer"),
+        ({"seeds": 0}, ParameterError, "seeds=0"),
+        ({"row_weight": 9}, ParameterError, "at most state_size=8"),
+        ({"mixers": ["mamba"], "d_model": 16}, ParameterError, "fewer parameters"),
+    ],
+)
+def test_impossible_parameters_are_refused(changes, error, message):
+    with pytest.raises(error, match=message):
+        ARCHITECTURES.block("quick", **changes)
+
+
+def test_one_mixer_may_be_given_by_name():
+    assert ArchitecturesGrid(mixers="mamba").mixers == ("mamba",)
+
+
+# --- evidence ---------------------------------------------------------------------------------
+
+FLOOR, PLATEAU, STEPS = 0.3, 0.7, 1_000
+
+
+def row(mixer, seed, learned_at, *, task="linear_map", lr=1e-3, muon_lr=0.005, row_weight=3):
+    """A run on the plateau until `learned_at`, at the floor after it (None: never)."""
+    steps = list(range(0, STEPS + 1, 100))
+    loss = [PLATEAU if learned_at is None or s < learned_at else FLOOR for s in steps]
+    solved = learned_at is not None and task == "linear_map"
+    if solved:
+        steps = steps[: steps.index(learned_at) + 2]
+        loss = loss[: len(steps)]
+    return {
+        "task": task, "mixer": mixer, "seed": seed, "lr": lr, "muon_lr": muon_lr,
+        "row_weight": row_weight if task == "linear_map" else math.nan, "state_size": 8,
+        "steps": STEPS, "eval_steps": steps, "eval_loss": loss, "stopped_at": steps[-1],
+        "solved": solved, "final_loss": loss[-1], "attainable": FLOOR, "parameters": 100,
+        "seconds": 1.0,
+    }  # fmt: skip
+
+
+def finals(times, task="linear_map", seeds=(1, 2, 3)):
+    """Rows in which each mixer learns at its time; a hundred steps later on the last seed."""
+    late = {seed: 100 * (seed == seeds[-1]) for seed in seeds}
+    return [
+        row(
+            mixer, seed, None if at is None else at + late[seed] * (mixer != "attention"), task=task
+        )
+        for mixer, at in times.items()
+        for seed in seeds
+    ]
+
+
+def test_excess_is_the_mean_height_above_the_attainable_loss():
+    run = pd.Series(row("mamba", 1, None))
+    assert excess(run) == pytest.approx(PLATEAU - FLOOR)
+    run["eval_loss"] = [PLATEAU - (PLATEAU - FLOOR) * s / STEPS for s in run.eval_steps]
+    assert excess(run) == pytest.approx((PLATEAU - FLOOR) / 2)
+    stopped = pd.Series(row("mamba", 1, 400))  # 300 steps up, 100 down, then held at the floor
+    assert stopped.eval_steps[-1] == 500
+    assert excess(stopped) == pytest.approx((PLATEAU - FLOOR) * 0.35)
+
+
+def test_the_search_table_names_the_best_rate():
+    rows = pd.DataFrame(
+        [
+            row("mamba", 0, 600, muon_lr=None, lr=3e-3),
+            row("mamba", 0, 400, muon_lr=0.02),
+            row("rwkv", 0, 300, muon_lr=None, lr=3e-3),
+            row("rwkv", 0, None, muon_lr=0.02),
+            row("rwkv", 1, 100, muon_lr=0.02),
+        ]
+    )
+    assert best_rates(rows, "linear_map") == {"mamba": (1e-3, 0.02), "rwkv": (3e-3, None)}
+    table = search_table(rows, "linear_map")
+    assert table.loc["Mamba", "best"] == "Muon 0.02, AdamW 0.001"
+    assert table.loc["RWKV", "best"] == "AdamW 0.003"
+    assert table.loc["RWKV", "Muon 0.02, AdamW 0.001"] == pytest.approx(PLATEAU - FLOOR)
+    assert "RWKV (Muon 0.02, AdamW 0.001, search: AdamW 0.003)" in rates_sentence(
+        rows, "linear_map"
+    )
+    assert rates_sentence(rows.drop(3), "linear_map").startswith("Run at another rate")
+    assert "not recorded" in rates_sentence(rows, "cellular_automata")
+    rows.loc[4, ["lr", "muon_lr"]] = [3e-3, math.nan]
+    assert rates_sentence(rows, "linear_map").startswith("Every final run has the rate")
+    assert search_table(rows, "cellular_automata").empty
+
+
+def test_the_difference_is_paired_by_seed_and_the_table_sorted():
+    rows = pd.DataFrame(finals({"attention": 400, "mlp_mixer": 200, "mamba": None}))
+    final = final_runs(rows, "linear_map")
+    unit = (PLATEAU - FLOOR) / 10  # a hundred steps on the plateau
+    assert against_attention(final, "mlp_mixer").value == pytest.approx(-(2 - 1 / 3) * unit)
+    table = mixer_table(final).set_index("mixer")
+    assert list(table.index) == ["mlp_mixer", "attention", "mamba"]
+    assert table.solved.tolist() == [3, 3, 0]
+    assert math.isinf(table.loc["mamba", "median"])
+    assert mixer_table(final_runs(rows, "cellular_automata")).empty
+
+
+def automata(times):
+    return finals(times, task="cellular_automata")
+
+
+@pytest.mark.parametrize(
+    ("linear", "cellular", "status"),
+    [
+        ((600, 100), (300, 600), "reproduced"),
+        ((600, 100), (600, 300), "partly"),
+        ((300, 600), (300, 600), "partly"),
+        ((300, 600), (600, 300), "not reproduced"),
+    ],
+)
+def test_a14_needs_both_halves(linear, cellular, status):
+    both = ("attention", "mlp_mixer")
+    rows = pd.DataFrame(
+        finals(dict(zip(both, linear, strict=True)))
+        + automata(dict(zip(both, cellular, strict=True)))
+    )
+    verdict = judge_mixer_and_attention(rows)
+    assert (verdict.status, verdict.n) == (status, 12)
+    assert "nan" not in verdict.evidence
+    assert "ratio of mean times" in verdict.evidence
+
+
+def test_a14_without_automata_is_partly_at_best_and_without_seeds_nothing():
+    rows = pd.DataFrame(finals({"attention": 600, "mlp_mixer": 100}))
+    verdict = judge_mixer_and_attention(rows)
+    assert verdict.status == "partly"
+    assert "Cellular automata: not recorded" in verdict.evidence
+    assert judge_mixer_and_attention(rows[rows.seed < 3]).status == "not tested here"
+    assert judge_mixer_and_attention(rows.assign(seed=0)).status == "not tested here"
+
+
+def test_a15_counts_comparisons():
+    slow = dict.fromkeys(RECURRENT, 800)
+    both = finals({"attention": 300, **slow}) + automata({"attention": 300, **slow})
+    verdict = judge_recurrent_mixers(pd.DataFrame(both))
+    assert (verdict.status, verdict.n) == ("reproduced", 36)
+    assert "Of 10 comparisons 10 are worse" in verdict.evidence
+    one = judge_recurrent_mixers(pd.DataFrame(finals({"attention": 300, **slow})))
+    assert one.status == "partly"
+    assert "Only one of the two tasks" in one.evidence
+    mixed = slow | {"rwkv": 100}
+    rows = finals({"attention": 300, **mixed}) + automata({"attention": 300, **slow})
+    assert judge_recurrent_mixers(pd.DataFrame(rows)).status == "partly"
+    fast = finals({"attention": 800, **dict.fromkeys(RECURRENT, 200)})
+    assert judge_recurrent_mixers(pd.DataFrame(fast)).status == "not reproduced"
+    two = finals({"attention": 300, "mamba": 800, "rwkv": 800})
+    assert judge_recurrent_mixers(pd.DataFrame(two)).status == "not tested here"
+
+
+def test_the_sparsest_map_is_the_one_that_is_judged():
+    rows = finals({"attention": 600, "mlp_mixer": 100})
+    denser = [r | {"row_weight": 5} for r in finals({"attention": 100, "mlp_mixer": 600})]
+    final = final_runs(pd.DataFrame(rows + denser), "linear_map")
+    assert set(final.row_weight) == {3}
