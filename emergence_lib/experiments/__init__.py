@@ -4,6 +4,7 @@ from emergence_lib.experiments.architectures import ARCHITECTURES
 from emergence_lib.experiments.attention_bias import ATTENTION_BIAS
 from emergence_lib.experiments.attention_patching import ATTENTION_PATCHING
 from emergence_lib.experiments.base import PROFILES, Experiment, Grid, Point, Verdict
+from emergence_lib.experiments.context import CONTEXT
 from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
 from emergence_lib.experiments.plateau import PLATEAU
 from emergence_lib.experiments.pythia import PYTHIA
@@ -19,6 +20,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         PYTHIA,
         ATTENTION_PATCHING,
         ARCHITECTURES,
+        CONTEXT,
     )
 }
 """The one registry: every experiment by its name."""
