@@ -10,6 +10,8 @@
     hessian      largest eigenvalues of the Hessian, by sign or by size (Lanczos)
     llc          local learning coefficient (SGLD), and when it cannot be read
     gradient_rank  effective rank of single sequences' gradients: Fisher and covariance
+    gradients    a gradient's direct, pre-cached and shared part at any residual vector (paper C)
+    influence    which part built a feature, integrated over a training that is run twice
     precursor    collapse and recovery of a rank, whether they lead acquisition, and surrogates
     sparse_autoencoder  a residual stream as few directions out of many (TopK; Gemma Scope's files)
     features     what a latent does: ablation, Q, steering, look-ahead
