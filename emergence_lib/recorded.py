@@ -39,7 +39,7 @@ class Recorded:
 
     Attributes:
         experiment: its name.
-        rows: one or more, as `Store.rows` gives them.
+        rows: as `Store.rows` gives them; none only from `recorded_if_any`.
         profile: the profile.
         total: points the profile has.
     """
@@ -53,6 +53,8 @@ class Recorded:
     def label(self) -> str:
         """Profile, number of runs and days, for a caption."""
         days = sorted({date[:10] for date in self.rows.date})
+        if not days:
+            return f"profile {self.profile}, nothing recorded yet"
         return (
             f"profile {self.profile}, {len(self.rows)} of {self.total} runs, recorded "
             f"{days[0]}{f' to {days[-1]}' if days[1:] else ''}"
@@ -83,3 +85,13 @@ def recorded(experiment: Experiment, store: Store | None = None) -> Recorded:
         )
     points = experiment.points(profile)
     return Recorded(experiment.name, store.rows(points), profile, len(points))
+
+
+def recorded_if_any(experiment: Experiment, store: Store | None = None) -> Recorded:
+    """`recorded`, or its columns without a row: for pages that are built before the first run."""
+    store = store or Store()
+    if best_profile(experiment, store) is not None:
+        return recorded(experiment, store)
+    points = experiment.points("cpu")
+    columns = ["seed", "date", *points[0].params, *experiment.schema]
+    return Recorded(experiment.name, pd.DataFrame(columns=columns), "cpu", len(points))

@@ -4,6 +4,7 @@ from emergence_lib.experiments.architectures import ARCHITECTURES
 from emergence_lib.experiments.attention_bias import ATTENTION_BIAS
 from emergence_lib.experiments.attention_patching import ATTENTION_PATCHING
 from emergence_lib.experiments.base import PROFILES, Experiment, Grid, Point, Verdict
+from emergence_lib.experiments.collapse import COLLAPSE
 from emergence_lib.experiments.context import CONTEXT
 from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
 from emergence_lib.experiments.plateau import PLATEAU
@@ -19,6 +20,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         LINEAR_MAP_SEARCH,
         PYTHIA,
         ATTENTION_PATCHING,
+        COLLAPSE,
         ARCHITECTURES,
         CONTEXT,
     )

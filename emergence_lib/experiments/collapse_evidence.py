@@ -1,9 +1,6 @@
-"""What the recorded runs of `collapse` say: phases, floors, agreement between sizes (B-1, B-2, B-3,
-B-9).
+"""What the recorded runs of `collapse` say about paper B's claims B-1, B-2, B-3 and B-9.
 
-The phases of a rank curve are those of `analysis.precursor` under its default `Rule`; acquisition
-is paper B's (fact sheet B1), with the threshold corrected for chance and the paper's 50 % beside
-it. Task-levels of one run are not independent, so intervals are over runs wherever there are runs.
+Task-levels of one run are not independent, so intervals are over runs wherever there are runs.
 """
 
 from __future__ import annotations
@@ -14,20 +11,16 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from emergence_lib.analysis.precursor import Rule, phases
 from emergence_lib.analysis.survival import Estimate, mean_interval
 from emergence_lib.experiments.base import Verdict
-from emergence_lib.experiments.collapse_cell import (
-    acquired,
-    curve,
-    multi_task,
-    rank_curve,
+from emergence_lib.experiments.collapse_cell import multi_task
+from emergence_lib.experiments.collapse_phases import (
+    floor_table,
+    ordered_table,
+    phase_table,
+    sizes_in,
 )
 from emergence_lib.experiments.evidence import UNKNOWN, with_interval
-from emergence_lib.models.shapes import ALGORITHMIC_SIZES
-
-RULE = Rule()
-"""What counts as a collapse; `analysis.precursor.definition_sweep` says how much hangs on it."""
 
 MIN_RUNS = 3
 """Runs on all tasks without which nothing is judged."""
@@ -38,86 +31,10 @@ NEARLY_ALWAYS = 0.9
 RESAMPLES = 2_000
 
 
-def phase_table(rows: pd.DataFrame, centred: bool = False) -> pd.DataFrame:
-    """One line a run and task-level: its collapse, recovery and acquisition at the last layer.
-
-    Args:
-        rows: recorded runs of any kind.
-        centred: take the centred rank instead of the paper's.
-
-    Returns:
-        Columns size, seed, task_level, untrained (rank at step 0), peak, floor, floor_step, depth
-        (share of the peak lost), collapsed, recovered and acquired (steps, NaN where not seen),
-        acquired_at_half (by the paper's 50 %), in_order (collapse, recovery, then acquisition),
-        final_accuracy.
-    """
-    lines = []
-    for _, row in rows.iterrows():
-        for level in row["task_levels"]:
-            rank = rank_curve(row, level, centred=centred)
-            found = phases(rank, RULE)
-            learned, at_half = (acquired(row, level, corrected) for corrected in (True, False))
-            recovered = found.recovery.step if found.recovery.observed else np.nan
-            step = learned.step if learned.observed else np.nan
-            lines.append(
-                {
-                    "size": row["size"],
-                    "seed": row["seed"],
-                    "task_level": level,
-                    "untrained": rank.iloc[0],
-                    "peak": found.peak,
-                    "floor": found.floor,
-                    "floor_step": found.floor_step,
-                    "depth": found.depth,
-                    "collapsed": found.collapsed,
-                    "recovered": recovered,
-                    "acquired": step,
-                    "acquired_at_half": at_half.step if at_half.observed else np.nan,
-                    "in_order": found.collapsed and found.floor_step < recovered <= step,
-                    "final_accuracy": curve(row, "accuracy", level).iloc[-1],
-                }
-            )
-    return pd.DataFrame(lines)
-
-
-def sizes_in(rows: pd.DataFrame) -> list[str]:
-    """The recorded sizes, smallest first."""
-    return [size for size in ALGORITHMIC_SIZES if size in set(rows["size"])]
-
-
 def per_run(table: pd.DataFrame, column: str) -> Estimate:
     """Mean over runs of the share of task-levels for which `column` holds, with its interval."""
     shares = table.groupby(["size", "seed"])[column].mean()
     return mean_interval(shares.tolist())
-
-
-def floor_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The lowest RankMe of every task-level and size.
-
-    Returns:
-        Columns task_level, size, n (runs), mean, low, high (95 % over runs; NaN below three),
-        lowest, highest (of the runs), untrained (mean rank at step 0).
-    """
-    lines = []
-    for (level, size), cell in phase_table(rows).groupby(["task_level", "size"], sort=False):
-        mean, low, high = mean_interval(cell.floor.tolist())
-        lines.append(
-            {
-                "task_level": level,
-                "size": size,
-                "n": len(cell),
-                "mean": mean,
-                "low": low,
-                "high": high,
-                "lowest": cell.floor.min(),
-                "highest": cell.floor.max(),
-                "untrained": cell.untrained.mean(),
-            }
-        )
-    return pd.DataFrame(lines)
-
-
-# --- verdicts ---------------------------------------------------------------------------------
 
 
 def judge_three_phases(rows: pd.DataFrame) -> Verdict:
@@ -137,7 +54,7 @@ def judge_three_phases(rows: pd.DataFrame) -> Verdict:
     collapse = per_run(table, "collapsed")
     order = per_run(learned, "in_order") if len(learned) else UNKNOWN
     sizes = sizes_in(runs)
-    least = min(collapse.low, order.low)  # NaN compares as False below
+    least = np.min([collapse.low, order.low])  # NaN where one is unknown: no comparison holds
     if least >= NEARLY_ALWAYS and len(sizes) > 1:
         status = "reproduced"
     else:
@@ -209,16 +126,6 @@ def judge_task_specific_floors(rows: pd.DataFrame) -> Verdict:
         f"MUL {mul} (paper: rises with size)."
     )
     return Verdict(status, evidence, len(runs))
-
-
-def ordered_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """`phase_table` of the runs on all tasks, with the order of acquisition within each run.
-
-    Column order is a rank from 1; task-levels that a run never acquires share the last place.
-    """
-    table = phase_table(multi_task(rows))
-    times = table.acquired.fillna(np.inf)
-    return table.assign(order=times.groupby([table["size"], table.seed]).rank())
 
 
 def size_agreement(rows: pd.DataFrame) -> pd.DataFrame:

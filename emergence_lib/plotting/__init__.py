@@ -6,6 +6,7 @@
     capabilities   `emergence_steps`, `over_checkpoints`, `one_emergence`, `recovered_by_heads`,
                    `head_effects`, `token_attention`
     cells          `dose_response`, `loss_by_sparsity`, `rates`, `bit_accuracy`
+    collapse       `three_phases`, `floors_by_task`, `agreement_of_sizes`, `collapse_depths`
     scatters       `scatter`, `scatter_groups`
 
 Notebooks draw through this package: ``plotting.loss_curves(…)``.
@@ -21,6 +22,12 @@ from emergence_lib.plotting.capabilities import (
     token_attention,
 )
 from emergence_lib.plotting.cells import bit_accuracy, dose_response, loss_by_sparsity, rates
+from emergence_lib.plotting.collapse import (
+    agreement_of_sizes,
+    collapse_depths,
+    floors_by_task,
+    three_phases,
+)
 from emergence_lib.plotting.over_training import loss_curves, survival_curves
 from emergence_lib.plotting.scatters import scatter, scatter_groups
 from emergence_lib.plotting.style import (
@@ -45,10 +52,13 @@ __all__ = [
     "PROFILE_COLOURS",
     "STATE_SIZE_COLOURS",
     "WAIT_COLOURS",
+    "agreement_of_sizes",
     "attention_maps",
     "bit_accuracy",
+    "collapse_depths",
     "dose_response",
     "emergence_steps",
+    "floors_by_task",
     "head_effects",
     "loss_by_sparsity",
     "loss_curves",
@@ -60,6 +70,7 @@ __all__ = [
     "scatter_groups",
     "step_axis",
     "survival_curves",
+    "three_phases",
     "token_attention",
     "use_style",
     "watched_run",

@@ -39,6 +39,12 @@ WAIT_COLOURS = {
     "all rows": OKABE_ITO["vermillion"],
 }
 MODEL_SIZE_COLOURS = {
+    "405k": OKABE_ITO["sky"],
+    "1m": OKABE_ITO["green"],
+    "3.2m": OKABE_ITO["blue"],
+    "10.6m": OKABE_ITO["orange"],
+    "85m": OKABE_ITO["purple"],
+    "151m": OKABE_ITO["vermillion"],
     "98k": OKABE_ITO["sky"],
     "442k": OKABE_ITO["green"],
     "1.2m": OKABE_ITO["blue"],
