@@ -37,8 +37,9 @@ from emergence_lib.tasks.base import Batch, require_int
 EPSILON = 1e-7
 """What Garrido et al. add to every share."""
 
-GRAM_SAFE = 1e-10
-"""Smallest to largest eigenvalue of a Gram matrix down to which its roots are good to 1e-5."""
+GRAM_SAFE = 1e-12
+"""Smallest to largest eigenvalue of a Gram matrix down to which its roots serve: rounding moves an
+eigenvalue by 1e-16 of the largest, and its root here by 1e-10 of the largest root."""
 
 
 def rankme(features: Float[Tensor, "sample d"], *, centred: bool = False) -> float:
@@ -63,8 +64,9 @@ def effective_ranks(
 ) -> Float[Tensor, "*batch"]:
     """`rankme` of many sets of equally many vectors in one pass.
 
-    The eigenvalues of the smaller Gram matrix in float64 give the squares of the singular values;
-    sets too close to rank-deficient for that get the decomposition itself.
+    The eigenvalues of the smaller Gram matrix in float64 give the squares of the singular values.
+    That is enough for the centred rank; for the uncentred one, sets too close to rank-deficient get
+    the decomposition itself.
 
     Returns:
         float64; 0 where nothing is left to have a rank: all vectors zero or, centred, all equal.
@@ -80,27 +82,20 @@ def effective_ranks(
     size = values.abs().amax((-2, -1))
     if centred:
         values = values - values.mean(-2, keepdim=True)
-    squares = _squared_singular_values(values)
-    # The mean of equal vectors is rounded: what differs by that alone does not differ.
-    something = values.abs().amax((-2, -1)) > 1e-14 * size
+    wide = values.shape[-1] > values.shape[-2]
+    gram = values @ values.mT if wide else values.mT @ values
+    squares = torch.linalg.eigvalsh(gram).clamp(min=0)  # ascending
     if centred:
         shares = squares / squares.sum(-1, keepdim=True)
     else:
         singular = squares.sqrt()
+        risky = squares[..., 0] < GRAM_SAFE * squares[..., -1]
+        if risky.any():
+            singular[risky] = torch.linalg.svdvals(values[risky])
         shares = singular / singular.sum(-1, keepdim=True) + EPSILON
+    # The mean of equal vectors is rounded: what differs by that alone does not differ.
+    something = values.abs().amax((-2, -1)) > 1e-14 * size
     return torch.where(something, torch.special.entr(shares).sum(-1).exp(), 0.0)
-
-
-def _squared_singular_values(
-    values: Float[Tensor, "*batch sample d"],
-) -> Float[Tensor, "*batch smaller"]:
-    wide = values.shape[-1] > values.shape[-2]
-    gram = values @ values.mT if wide else values.mT @ values
-    squares = torch.linalg.eigvalsh(gram).clamp(min=0)  # ascending
-    risky = squares[..., 0] < GRAM_SAFE * squares[..., -1]
-    if risky.any():
-        squares[risky] = torch.linalg.svdvals(values[risky]).square().flip(-1)
-    return squares
 
 
 Pooling = Callable[[Tensor, Batch], Tensor]
