@@ -6,6 +6,8 @@ from emergence_lib.experiments.attention_patching import ATTENTION_PATCHING
 from emergence_lib.experiments.base import PROFILES, Experiment, Grid, Point, Verdict
 from emergence_lib.experiments.collapse import COLLAPSE
 from emergence_lib.experiments.context import CONTEXT
+from emergence_lib.experiments.depth import DEPTH
+from emergence_lib.experiments.heads import HEADS
 from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
 from emergence_lib.experiments.plateau import PLATEAU
 from emergence_lib.experiments.pythia import PYTHIA
@@ -23,6 +25,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         COLLAPSE,
         ARCHITECTURES,
         CONTEXT,
+        DEPTH,
+        HEADS,
     )
 }
 """The one registry: every experiment by its name."""

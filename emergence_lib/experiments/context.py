@@ -224,6 +224,8 @@ def main_bias(rows: pd.DataFrame) -> str | None:
 def bias_sentence(rows: pd.DataFrame) -> str:
     """What the bias does to the plateau at each S and to the exponent; "" where not recorded."""
     main = main_bias(rows)
+    if main is None:
+        return ""
     parts = []
     for size, cell in rows.groupby("state_size"):
         groups = {
