@@ -12,6 +12,7 @@ from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
 from emergence_lib.experiments.plateau import PLATEAU
 from emergence_lib.experiments.pythia import PYTHIA
 from emergence_lib.experiments.sparsity import SPARSITY
+from emergence_lib.experiments.toy_patching import TOY_PATCHING
 
 EXPERIMENTS: dict[str, Experiment] = {
     e.name: e
@@ -24,9 +25,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         ATTENTION_PATCHING,
         COLLAPSE,
         ARCHITECTURES,
+        TOY_PATCHING,
         CONTEXT,
-        DEPTH,
         HEADS,
+        DEPTH,
     )
 }
 """The one registry: every experiment by its name."""
