@@ -69,6 +69,8 @@ def test_random_boards_have_the_moves_flips_and_useful_discs_of_the_slow_game(si
     bits = np.uint64(1) << np.arange(size**2, dtype=np.uint64)
     mine, theirs = ((kind == k) @ bits for k in (1, 2))
     board = Board(size)
+    assert board.boards(kind == 1).tolist() == mine.tolist()
+    assert (board.squares(mine) == (kind == 1)).all()
     legal, useful = board.legal_moves(mine, theirs), board.useful(mine, theirs)
     flips = board.flips(mine[:, None], theirs[:, None], bits)
     seen = 0

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import UInt8, UInt64
+from jaxtyping import Bool, UInt8, UInt64
 
 Boards = UInt64[np.ndarray, "*boards"]
 
@@ -58,7 +58,9 @@ class Board:
         return np.uint64(mine), np.uint64(theirs)
 
     @cached_property
-    def _directions(self) -> tuple[UInt64[np.ndarray, 4], UInt64[np.ndarray, 4]]:
+    def _directions(
+        self,
+    ) -> tuple[UInt64[np.ndarray, " direction"], UInt64[np.ndarray, " direction"]]:
         """Steps in squares (right, down-left, down, down-right; the others are their opposites),
         and the squares on which a disc can be enclosed along each."""
         n = self.size
@@ -66,6 +68,11 @@ class Board:
         inner = sum(row << n * i for i in range(n))
         masks = [inner, inner, int(self.full), inner]
         return np.array([1, n - 1, n, n + 1], np.uint64), np.array(masks, np.uint64)
+
+    @cached_property
+    def _bits(self) -> UInt64[np.ndarray, " square"]:
+        """The board with only one square, for each square."""
+        return np.uint64(1) << np.arange(self.n_squares, dtype=np.uint64)
 
     def legal_moves(self, mine: Boards, theirs: Boards) -> Boards:
         """The squares on which the player to move may place a disc."""
@@ -103,15 +110,14 @@ class Board:
         A square is useful where turning over that one disc changes the set of legal moves of the
         player to move, useless where it does not.
         """
-        bits = np.uint64(1) << np.arange(self.n_squares, dtype=np.uint64)
         mine, theirs = mine[..., None], theirs[..., None]
-        disc = bits & (mine | theirs)  # an empty square turns over nothing and changes nothing
+        disc = self._bits & (mine | theirs)  # an empty square changes nothing
         changed = self.legal_moves(mine ^ disc, theirs ^ disc) != self.legal_moves(mine, theirs)
-        return np.bitwise_or.reduce(changed * bits, axis=-1)
+        return self.boards(changed)
 
     def _each_direction(
         self, like: Boards
-    ) -> tuple[UInt64[np.ndarray, 4 * _], UInt64[np.ndarray, 4 * _]]:
+    ) -> tuple[UInt64[np.ndarray, " direction *_"], UInt64[np.ndarray, " direction *_"]]:
         """`_directions` with axes to broadcast over boards of the shape of `like`."""
         steps, masks = self._directions
         shape = (4,) + (1,) * np.ndim(like)
@@ -120,10 +126,10 @@ class Board:
     def _run(
         self,
         shift: np.ufunc,
-        steps: UInt64[np.ndarray, 4 * _],
+        steps: UInt64[np.ndarray, " direction *_"],
         start: Boards,
-        enclosable: UInt64[np.ndarray, 4 * boards],
-    ) -> UInt64[np.ndarray, 4 * boards]:
+        enclosable: UInt64[np.ndarray, " direction *boards"],
+    ) -> UInt64[np.ndarray, " direction *boards"]:
         """The unbroken runs of enclosable discs that begin next to `start`, a direction a row."""
         run = shift(start, steps) & enclosable
         for _ in range(self.size - 3):  # at most size - 2 discs lie between two others
@@ -134,3 +140,7 @@ class Board:
         """The bits of each board, 0 or 1 a square."""
         octets = np.ascontiguousarray(boards).astype("<u8")[..., None].view(np.uint8)
         return np.unpackbits(octets, axis=-1, count=self.n_squares, bitorder="little")
+
+    def boards(self, squares: Bool[np.ndarray, "*boards square"]) -> Boards:
+        """The other way round: one bit a square."""
+        return np.bitwise_or.reduce(squares * self._bits, axis=-1)
