@@ -73,7 +73,7 @@ def accuracy_table(rows: pd.DataFrame) -> pd.DataFrame:
 def guess_accuracy(rows: pd.DataFrame) -> dict[str, float]:
     """Mean accuracy of naming the likelier owner of each square, by kind."""
     return {
-        kind: over_runs(_mean_of_known(as_floats(v)) for v in rows[f"guess_{kind}"]).value
+        kind: over_runs(float(_mean_of_known(as_floats(v))) for v in rows[f"guess_{kind}"]).value
         for kind in KINDS
     }
 
@@ -91,7 +91,7 @@ def influence_table(rows: pd.DataFrame) -> pd.DataFrame:
         for part in PARTS:
             for kind in KINDS:
                 values = _values(rows, unit, PARTS.index(part), KINDS.index(kind))
-                lines.append((unit, part, kind, len(values), *mean_interval(values)))
+                lines.append((unit, part, kind, len(values), *mean_interval(values.tolist())))
     columns = ["unit", "part", "kind", "n", "value", "low", "high"]
     return pd.DataFrame(lines, columns=columns)
 

@@ -61,6 +61,10 @@ COMPONENT_COLOURS = {
     "patterns, random order": "#8A8A8A",
     "patterns put back": OKABE_ITO["purple"],
 }
+USEFULNESS_COLOURS = {
+    "useful": OKABE_ITO["blue"],
+    "useless": OKABE_ITO["vermillion"],
+}
 PAPER_GREY = "#8A8A8A"
 GUIDE: dict[str, Any] = {"color": "#555555", "linewidth": 0.9, "linestyle": "--", "zorder": 0}
 
