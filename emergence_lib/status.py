@@ -100,7 +100,7 @@ def estimate_seconds(
 
 
 def missing_cells(points: Sequence[Point], missing: Sequence[Point]) -> tuple[MissingCell, ...]:
-    """`missing` grouped by cell, each named by the parameters that vary among `points`."""
+    """`missing` grouped by cell, each named by those of its parameters that vary among `points`."""
     values: dict[str, set[str]] = defaultdict(set)
     for point in points:
         for name, value in point.params.items():
@@ -108,7 +108,8 @@ def missing_cells(points: Sequence[Point], missing: Sequence[Point]) -> tuple[Mi
     vary = [name for name, seen in values.items() if len(seen) > 1]
     seeds = defaultdict(list)
     for point in missing:
-        seeds[" ".join(f"{name}={point.params[name]}" for name in vary) or "all"].append(point.seed)
+        named = (f"{name}={point.params[name]}" for name in vary if name in point.params)
+        seeds[" ".join(named) or "all"].append(point.seed)
     return tuple(MissingCell(cell, tuple(sorted(s))) for cell, s in seeds.items())
 
 

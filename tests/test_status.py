@@ -93,6 +93,20 @@ def test_a_cell_is_named_by_the_parameters_that_vary():
     assert [str(cell) for cell in missing_cells(points, missing)] == ["size=32 weight=8: seeds 1-2"]
 
 
+def test_cells_of_two_tasks_are_named_by_the_parameters_that_each_has():
+    points = [
+        Point("e", 1, {"task": "map", "weight": 3}, 0),
+        Point("e", 1, {"task": "rules", "rules": 16}, 0),
+        Point("e", 1, {"task": "rules", "rules": 64}, 0),
+    ]
+    names = [str(cell) for cell in missing_cells(points, points)]
+    assert names == [
+        "task=map: seed 0",
+        "task=rules rules=16: seed 0",
+        "task=rules rules=64: seed 0",
+    ]
+
+
 @pytest.mark.parametrize(
     ("numbers", "text"),
     [([], ""), ([4], "4"), ([0, 1, 2, 5], "0-2, 5"), ([0, 2, 3, 9, 10, 11], "0, 2-3, 9-11")],
