@@ -119,11 +119,15 @@ def judge_task_specific_floors(rows: pd.DataFrame) -> Verdict:
     mod, mul = (
         ", ".join(f"{size} {task.loc[name, size]:.1f}" for size in sizes) for name in ("MOD", "MUL")
     )
+    means = phase_table(runs).groupby("task_level")[["floor", "untrained"]].mean()
+    before = rank_correlation(means.untrained.to_numpy(), means.floor.to_numpy())
     evidence = (
         f"Of the variance of ln floor over {len(logs)} task-levels and {len(sizes)} sizes the "
         f"task-level explains {by_task:.0%} and the size {by_size:.0%}; difference "
         f"{with_interval(gap, '.2f')}. Mean floors: MOD {mod} (paper: about 2.0 at every size); "
-        f"MUL {mul} (paper: rises with size)."
+        f"MUL {mul} (paper: rises with size). Much of a floor may come from the prompts: "
+        f"over task-levels Spearman's ρ of floor and untrained rank is "
+        f"{with_interval(before, '.2f')}."
     )
     return Verdict(status, evidence, len(runs))
 
@@ -140,8 +144,8 @@ def size_agreement(rows: pd.DataFrame) -> pd.DataFrame:
     for quantity in ("floor", "order"):
         wide = table.pivot_table(index="task_level", columns="size", values=quantity)
         for small, large in combinations(sizes_in(table), 2):
-            rho = _spearman(wide[small].to_numpy(), wide[large].to_numpy())
-            lines.append({"small": small, "large": large, "quantity": quantity, **rho})
+            rho = rank_correlation(wide[small].to_numpy(), wide[large].to_numpy())
+            lines.append((small, large, quantity, *rho))
     columns = ["small", "large", "quantity", "rho", "low", "high"]
     return pd.DataFrame(lines, columns=columns)
 
@@ -228,12 +232,18 @@ def _untested(n: int) -> Verdict:
     return Verdict("not tested here", need, n)
 
 
-def _spearman(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> Estimate:
+    """Spearman's ρ of two measures of the same things, with its bootstrap interval over them.
+
+    Returns:
+        NaN where one side does not vary.
+    """
     generator = np.random.default_rng(0)
     draws = generator.integers(len(a), size=(RESAMPLES, len(a)))
     found = [_rho(a[draw], b[draw]) for draw in draws]
-    low, high = np.nanquantile(found, [0.025, 0.975])
-    return {"rho": _rho(a, b), "low": float(low), "high": float(high)}
+    known = [rho for rho in found if np.isfinite(rho)]
+    low, high = np.quantile(known, [0.025, 0.975]) if known else (np.nan, np.nan)
+    return Estimate(_rho(a, b), float(low), float(high))
 
 
 def _rho(a: np.ndarray | pd.Series, b: np.ndarray | pd.Series) -> float:
