@@ -147,11 +147,12 @@ def test_a_difference_has_the_intervals_of_both():
 
 def test_the_table_of_a_family_is_in_the_order_in_which_it_grows():
     rows = pd.DataFrame([*larger_heads(LM, -0.5, 0.0), *more_heads(LM, -0.5)])
-    table = heads_evidence.by_shape(rows, LM, "fixed number")
-    assert table.d_head.tolist() == [1, 4, 16, 32, 64]
+    table = heads_evidence.by_shape(rows, "fixed number")["linear map"]
+    assert table.x.tolist() == [1, 4, 16, 32, 64]
     assert table.n.tolist() == [4] * 5
-    assert heads_evidence.by_shape(rows, LM, "fixed size").n_heads.tolist() == [1, 2, 4, 8, 16]
-    assert heads_evidence.by_shape(pd.DataFrame(), LM, "fixed size").empty
+    table = heads_evidence.by_shape(rows, "fixed size")
+    assert table["linear map"].x.tolist() == [1, 2, 4, 8, 16]
+    assert table["cellular automata"].empty
 
 
 def test_every_family_of_the_laptop_s_shapes_goes_through_the_first():

@@ -24,7 +24,6 @@ from emergence_lib.analysis.survival import (
     Estimate,
     capped_mean,
     logrank,
-    median_time,
 )
 from emergence_lib.errors import ParameterError
 from emergence_lib.experiments.base import Experiment, Grid, Point, Verdict
@@ -33,7 +32,7 @@ from emergence_lib.experiments.cellular_automata_cell import (
     CellularAutomataCell,
     run_cell,
 )
-from emergence_lib.experiments.evidence import steps_in_words, with_interval
+from emergence_lib.experiments.evidence import steps_in_words, waits_by, with_interval
 from emergence_lib.experiments.linear_map_cell import float_tuple, int_tuple, plateau_event
 from emergence_lib.tasks import CellularAutomata
 from emergence_lib.tasks.base import require_int
@@ -136,30 +135,14 @@ def conditions(rows: pd.DataFrame) -> pd.Series:
     return pd.Series([condition(*pair) for pair in pairs], index=rows.index, dtype=str)
 
 
-def by_state_size(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line a condition and state size: how long its runs stay on the plateau.
-
-    Returns:
-        Columns condition, state_size, n, observed (runs whose plateau ended), median, low, high
-        (steps by Kaplan–Meier with 95 % interval; infinite where not seen), paper_mean (steps as
-        the paper counts: a plateau that did not end counts as the steps watched), watched.
-    """
-    lines = []
-    for (name, state_size), cell in rows.groupby([conditions(rows), "state_size"]):
-        events = [plateau_event(row) for _, row in cell.iterrows()]
-        watched = int(cell.steps.max())
-        lines.append(
-            {
-                "condition": name,
-                "state_size": int(state_size),
-                "n": len(cell),
-                "observed": sum(e.observed for e in events),
-                **dict(zip(("median", "low", "high"), median_time(events), strict=True)),
-                "paper_mean": capped_mean(events, watched),
-                "watched": watched,
-            }
-        )
-    return pd.DataFrame(lines)
+def by_state_size(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Condition → how long the plateau is at each state size: `waits_by`, x being S."""
+    if rows.empty:
+        return {}
+    return {
+        str(name): waits_by(runs, "state_size", plateau_event)
+        for name, runs in rows.groupby(conditions(rows))
+    }
 
 
 def exponent(rows: pd.DataFrame) -> PowerLaw | None:
@@ -189,8 +172,8 @@ def judge_longer_context_is_harder(rows: pd.DataFrame) -> Verdict:
     if (runs >= 2).sum() < 3 or law is None:
         need = "Three state sizes with two runs each, and plateaus that end at two, are needed."
         return Verdict("not tested here", need, 0)
-    table = by_state_size(plain).set_index("state_size")
-    largest = table.loc[table.index.max()]
+    table = by_state_size(plain)[NO_BIAS]
+    largest = table.iloc[-1]
     never = largest.observed < largest.n / 2
     longer = law.exponent.low > 0
     status = "reproduced" if longer and never else "partly" if longer or never else "not reproduced"
@@ -198,17 +181,18 @@ def judge_longer_context_is_harder(rows: pd.DataFrame) -> Verdict:
     evidence = (
         f"Without bias the plateau grows as S to the power {with_interval(law.exponent, '.2f')} "
         f"({law.observed} of {law.n} plateaus ended; the others count as at least that long). "
-        f"Median length: {_medians_in_words(table)}. At S = {table.index.max()} {ended}. "
+        f"Median length: {_medians_in_words(table, int(plain.steps.max()))}. "
+        f"At S = {largest.x} {ended}. "
         f"{bias_sentence(rows)}"
     )
     return Verdict(status, evidence.rstrip(), len(plain))
 
 
-def _medians_in_words(table: pd.DataFrame) -> str:
+def _medians_in_words(table: pd.DataFrame, watched: int) -> str:
     """ "S = 8 600 [550, 700] steps, S = 16 …"."""
     return ", ".join(
-        f"S = {size} " + steps_in_words(Estimate(line["median"], line.low, line.high), line.watched)
-        for size, line in table.iterrows()
+        f"S = {line.x} {steps_in_words(Estimate(line.median, line.low, line.high), watched)}"
+        for line in table.itertuples()
     )
 
 
@@ -249,11 +233,29 @@ def search_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Strengths and layers of the bias at the one state size at which they were searched.
 
     Returns:
-        The lines of `by_state_size` at the size with most conditions, shortest plateau first.
+        A line a condition at the size with most of them, shortest plateau first: columns bias, S,
+        n, ended (plateaus), median (steps, infinite where not reached), mean (steps as the paper
+        counts: a plateau that did not end counts as the steps watched).
     """
-    table = by_state_size(rows)
-    size = table.state_size.value_counts(sort=False).sort_index().idxmax()
-    return table[table.state_size == size].sort_values("paper_mean", ignore_index=True)
+    if rows.empty:
+        return pd.DataFrame(columns=["bias", "S", "n", "ended", "median", "mean"])
+    names = conditions(rows)
+    size = names.groupby(rows.state_size).nunique().idxmax()
+    lines = []
+    for name, table in by_state_size(rows[rows.state_size == size]).items():
+        line = table.iloc[0]
+        mean = capped_mean(line.events, float(rows.steps.max()))
+        lines.append(
+            {
+                "bias": name,
+                "S": size,
+                "n": line.n,
+                "ended": line.observed,
+                "median": line["median"],
+                "mean": mean,
+            }
+        )
+    return pd.DataFrame(lines).sort_values("mean", ignore_index=True)
 
 
 CONTEXT = Experiment(

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from emergence_lib.analysis.survival import Estimate, logrank, median_time
+from emergence_lib.analysis.survival import Estimate, logrank
 from emergence_lib.errors import UnknownNameError
 from emergence_lib.experiments import two_tasks
 from emergence_lib.experiments.base import Experiment, Grid, Point, Verdict
 from emergence_lib.experiments.cellular_automata_cell import CellularAutomataCell
-from emergence_lib.experiments.evidence import with_interval
+from emergence_lib.experiments.evidence import waits_by, with_interval
 from emergence_lib.experiments.linear_map_cell import (
     LinearMapCell,
     ShapedLinearMapCell,
@@ -102,23 +102,12 @@ class DepthGrid(Grid):
         ]
 
 
-def by_depth(rows: pd.DataFrame, task: str) -> pd.DataFrame:
-    """One line a depth: how long the runs of a task wait (`two_tasks.WAITS`).
-
-    Returns:
-        Columns n_layers, n, observed, median, low, high (steps by Kaplan–Meier with 95 % interval;
-        infinite where not seen), final_loss (median, nats).
-    """
-    lines = []
-    runs = rows[rows.task == task] if len(rows) else rows
-    for depth, cell in runs.groupby("n_layers") if len(runs) else ():
-        waits = two_tasks.events(cell)
-        observed = sum(wait.observed for wait in waits)
-        lines.append(
-            (int(depth), len(cell), observed, *median_time(waits), cell.final_loss.median())
-        )
-    columns = ["n_layers", "n", "observed", "median", "low", "high", "final_loss"]
-    return pd.DataFrame(lines, columns=columns)
+def by_depth(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Task → how long runs wait at each depth: `waits_by`, x being the layers."""
+    return {
+        title: waits_by(rows[rows.task == task], "n_layers", two_tasks.event)
+        for task, title in two_tasks.NAMES.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -163,7 +152,8 @@ def depth_effect(rows: pd.DataFrame, task: str) -> DepthEffect | None:
         return None
     shallow, deep = depths[0], depths[-1]
     groups = {
-        str(depth): two_tasks.events(runs[runs.n_layers == depth]) for depth in (shallow, deep)
+        str(depth): [two_tasks.event(row) for _, row in runs[runs.n_layers == depth].iterrows()]
+        for depth in (shallow, deep)
     }
     test = logrank(groups, int(runs.steps.min()))
     ended = [f"{sum(e.observed for e in group)} of {len(group)}" for group in groups.values()]

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from emergence_lib.analysis.survival import Estimate, mean_interval
+from emergence_lib.analysis.emergence import Event
+from emergence_lib.analysis.survival import Estimate, mean_interval, median_time
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 
@@ -20,6 +21,27 @@ def over_runs(
     """The interval over the runs that have the value; `UNKNOWN` where none has it."""
     known = [value for value in values if np.isfinite(value)]
     return interval(known) if known else UNKNOWN
+
+
+def waits_by(rows: pd.DataFrame, column: str, event: Callable[[pd.Series], Event]) -> pd.DataFrame:
+    """One line a value of a column, in increasing order: how long its runs wait.
+
+    Args:
+        rows: one a run, or none.
+        column: what was varied.
+        event: what a run waits for.
+
+    Returns:
+        Columns x (the value), n, observed (runs whose wait ended), median, low, high (steps by
+        Kaplan–Meier with 95 % interval; infinite where not seen), events (one a run).
+    """
+    lines = []
+    for x, cell in rows.groupby(column) if len(rows) else ():
+        events = [event(row) for _, row in cell.iterrows()]
+        observed = sum(e.observed for e in events)
+        lines.append((x, len(cell), observed, *median_time(events), events))
+    names = ["x", "n", "observed", "median", "low", "high", "events"]
+    return pd.DataFrame(lines, columns=names)
 
 
 def steps_in_words(estimate: Estimate, watched: float) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from emergence_lib.analysis.power_law import PowerLaw, fit_power_law
-from emergence_lib.analysis.survival import Estimate, median_time, solve_rate
+from emergence_lib.analysis.survival import Estimate, solve_rate
 from emergence_lib.errors import ParameterError
 from emergence_lib.experiments import two_tasks
 from emergence_lib.experiments.base import Verdict
-from emergence_lib.experiments.evidence import with_interval
+from emergence_lib.experiments.evidence import waits_by, with_interval
 from emergence_lib.experiments.two_tasks import NAMES
 
 HEAD_SIZE = 16
@@ -37,22 +37,12 @@ def family(rows: pd.DataFrame, task: str, name: str) -> pd.DataFrame:
     return rows[FAMILIES[name][1](rows)]
 
 
-def by_shape(rows: pd.DataFrame, task: str, name: str) -> pd.DataFrame:
-    """One line a shape: how long its runs wait (`two_tasks.WAITS`).
-
-    Returns:
-        Columns n_heads, d_head, n, observed, median, low, high (steps by Kaplan–Meier with 95 %
-        interval; infinite where not seen), in the order in which the family grows.
-    """
-    lines = []
-    grows = FAMILIES[name][0]
-    runs = family(rows, task, name)
-    for (n_heads, d_head), cell in runs.groupby(["n_heads", "d_head"]) if len(runs) else ():
-        waits = two_tasks.events(cell)
-        observed = sum(wait.observed for wait in waits)
-        lines.append((int(n_heads), int(d_head), len(cell), observed, *median_time(waits)))
-    columns = ["n_heads", "d_head", "n", "observed", "median", "low", "high"]
-    return pd.DataFrame(lines, columns=columns).sort_values(grows, ignore_index=True)
+def by_shape(rows: pd.DataFrame, name: str) -> dict[str, pd.DataFrame]:
+    """Task → how long runs wait along a family: `waits_by`, x being what grows in it."""
+    return {
+        title: waits_by(family(rows, task, name), FAMILIES[name][0], two_tasks.event)
+        for task, title in NAMES.items()
+    }
 
 
 def trend(rows: pd.DataFrame, grows: str) -> PowerLaw | None:
@@ -63,7 +53,9 @@ def trend(rows: pd.DataFrame, grows: str) -> PowerLaw | None:
     if rows.empty or (rows[grows].value_counts() >= 2).sum() < 2:
         return None
     try:
-        return fit_power_law(rows[grows].astype(float).tolist(), two_tasks.events(rows))
+        return fit_power_law(
+            rows[grows].astype(float).tolist(), [two_tasks.event(row) for _, row in rows.iterrows()]
+        )
     except ParameterError:
         return None
 

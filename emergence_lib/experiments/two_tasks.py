@@ -7,7 +7,7 @@ parameters of their own, so a table of both has empty cells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -77,6 +77,5 @@ def run_cell(point: Point, device: str) -> dict[str, Any]:
     return {column: row[column] for column in CURVE_SCHEMA}
 
 
-def events(rows: pd.DataFrame) -> list[Event]:
-    """What each run waited for (`WAITS`), censored where it was not reached."""
-    return [solve_event(row) for _, row in rows.iterrows()]
+event: Callable[[pd.Series], Event] = solve_event
+"""What a run of either task waited for (`WAITS`), censored where it was not reached."""

@@ -8,6 +8,7 @@
     cells          `dose_response`, `loss_by_sparsity`, `rates`, `bit_accuracy`
     collapse       `three_phases`, `floors_by_task`, `agreement_of_sizes`, `collapse_depths`
     scatters       `scatter`, `scatter_groups`
+    waiting        `waits`
 
 Notebooks draw through this package: ``plotting.loss_curves(…)``.
 """
@@ -42,6 +43,7 @@ from emergence_lib.plotting.style import (
     step_axis,
     use_style,
 )
+from emergence_lib.plotting.waiting import waits
 
 __all__ = [
     "COMPONENT_COLOURS",
@@ -73,5 +75,6 @@ __all__ = [
     "three_phases",
     "token_attention",
     "use_style",
+    "waits",
     "watched_run",
 ]
