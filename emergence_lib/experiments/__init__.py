@@ -9,6 +9,7 @@ from emergence_lib.experiments.context import CONTEXT
 from emergence_lib.experiments.depth import DEPTH
 from emergence_lib.experiments.heads import HEADS
 from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
+from emergence_lib.experiments.othello import OTHELLO
 from emergence_lib.experiments.plateau import PLATEAU
 from emergence_lib.experiments.pythia import PYTHIA
 from emergence_lib.experiments.sparsity import SPARSITY
@@ -29,6 +30,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         CONTEXT,
         HEADS,
         DEPTH,
+        OTHELLO,
     )
 }
 """The one registry: every experiment by its name."""

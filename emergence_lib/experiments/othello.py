@@ -160,9 +160,7 @@ OTHELLO = Experiment(
             ),
         ),
         "quick": (
-            OthelloGrid(
-                seeds=1, n_layers=2, d_model=32, steps=400, probe_games=600, track_every=100
-            ),
+            OthelloGrid(seeds=1, n_layers=2, steps=800, probe_games=1_000),
         ),
         "cpu": (OthelloGrid(seeds=5),),
         "paper": (

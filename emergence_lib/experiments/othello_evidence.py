@@ -91,13 +91,15 @@ def influence_table(rows: pd.DataFrame) -> pd.DataFrame:
         for part in PARTS:
             for kind in KINDS:
                 values = _values(rows, unit, PARTS.index(part), KINDS.index(kind))
-                lines.append((unit, part, kind, len(values), *mean_interval(values.tolist())))
+                lines.append((unit, part, kind, len(values), *over_runs(values.tolist())))
     columns = ["unit", "part", "kind", "n", "value", "low", "high"]
     return pd.DataFrame(lines, columns=columns)
 
 
 def _values(rows: pd.DataFrame, unit: str, part: int, kind: int) -> np.ndarray:
     """One number a unit."""
+    if not len(rows):
+        return np.empty(0)
     runs = np.array([as_floats(value)[part, kind] for value in rows[UNITS[unit]]])
     if unit == "runs":
         return runs.mean(axis=1)
@@ -111,8 +113,16 @@ def _mean_of_known(values: np.ndarray) -> np.ndarray:
     return np.where(known, values, 0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
 
 
+def example(row: pd.Series) -> dict[str, np.ndarray]:
+    """The drawn game of a run: state, useful, readout, legal and probability by square."""
+    names = ("state", "useful", "readout", "legal", "probability")
+    return {name: np.asarray(row[f"example_{name}"]) for name in names}
+
+
 def legal_sentence(rows: pd.DataFrame) -> str:
     """How well the runs play."""
+    if not len(rows):
+        return "Nothing is recorded yet."
     legal = over_runs(rows.legal_accuracy)
     gap = over_runs([row.eval_loss[-1] - row.floor for _, row in rows.iterrows()])
     size, steps = int(rows["size"].iloc[0]), int(rows.steps.iloc[0])
@@ -140,6 +150,8 @@ def intervention_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def intervention_sentence(rows: pd.DataFrame) -> str:
     """What turning a disc over does at the layer where it does most."""
+    if not len(rows):
+        return "Nothing is recorded yet."
     layer = int(intervention_table(rows).edited.argmax())
     edited, random = (
         over_runs([as_floats(v)[layer] for v in rows[f"followed_{kind}"]])

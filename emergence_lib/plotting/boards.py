@@ -15,6 +15,8 @@ from matplotlib.patches import Rectangle
 
 from emergence_lib.plotting.style import GUIDE, OKABE_ITO, PAPER_GREY, USEFULNESS_COLOURS
 
+NOTHING = "not recorded yet"
+
 
 def othello_board(
     state: np.ndarray,
@@ -98,7 +100,7 @@ def probe_accuracy(table: pd.DataFrame, guess: Mapping[str, float]) -> Figure:
     ax.set_xticks(sorted(table.layer.unique()))
     ax.set_xlabel("residual stream after block")
     ax.set_ylabel("owners read rightly")
-    ax.legend(fontsize=8.5)
+    _finish(ax, table)
     return fig
 
 
@@ -122,7 +124,7 @@ def influence_by_part(table: pd.DataFrame, names: Mapping[str, str]) -> Figure:
         ax.axhline(0, **GUIDE)
         ax.set_xticks(range(len(names)), list(names.values()), rotation=20)
         ax.set_xlim(-0.5, len(names) - 0.5)
-        ax.set_title(f"over {unit} (n = {lines.n.iloc[0]})")
+        ax.set_title(f"over {unit} (n = {lines.n.iloc[0]})" if lines.n.any() else NOTHING)
     axes[0].set_ylabel("integrated influence\n(squared units of the board)")
     axes[0].legend(fontsize=8.5)
     return fig
@@ -143,15 +145,21 @@ def turned_discs(table: pd.DataFrame, n: int) -> Figure:
     labels = {"edited": "along the probe's direction", "random": "as far in a random direction"}
     for name, style in styles.items():
         ax.plot(table.layer, table[name], label=f"{labels[name]} (n = {n})", **style)
-    ax.axhline(table.unedited.iloc[0], **GUIDE)
-    ax.annotate("unedited", (0.995, table.unedited.iloc[0]), xycoords=("axes fraction", "data"),
-                ha="right", va="bottom", fontsize=8.5, color=GUIDE["color"])  # fmt: skip
+    ax.plot(table.layer, table.unedited, label="unedited", **GUIDE)
     ax.set_xticks(table.layer)
     ax.set_ylim(0, 1)
     ax.set_xlabel("edited after block")
     ax.set_ylabel("changed moves predicted\nas on the turned board")
-    ax.legend(fontsize=8.5)
+    _finish(ax, table)
     return fig
+
+
+def _finish(ax: Axes, table: pd.DataFrame) -> None:
+    """A legend, or word that there is nothing to explain."""
+    if len(table):
+        ax.legend(fontsize=8.5)
+    else:
+        ax.set_title(NOTHING)
 
 
 def _reach(lines: pd.DataFrame) -> np.ndarray:
