@@ -1,28 +1,11 @@
-"""Gradient components and influences by their definition, for the tests and the benchmark.
+"""Influence by its definition, one backward pass a feature, for the tests and the benchmark.
 
-For each site three forward passes with the gradient stopped there or not, a backward pass of each
-loss, and one backward pass a feature. Nothing here is shared with `emergence_lib.analysis`.
+The parts of a gradient by definition are in `emergence_lib.analysis.stop_gradient`.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
-
-
-def mean_losses(model, tokens, loss_mask, *, stop=None, myopic=False):
-    """[pos]: each position's share of the mean loss; `stop` = (k, i) makes r_i^k a constant."""
-    edit = None
-    if stop is not None:
-        k, i = stop
-
-        def make_constant(x):
-            return torch.cat([x[:, :i], x[:, i : i + 1].detach(), x[:, i + 1 :]], dim=1)
-
-        edit = {f"resid.{k}": make_constant}
-    logits = model(tokens[:, :-1], edit=edit, myopic=myopic)
-    losses = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
-    return (losses * loss_mask).sum(0) / loss_mask.sum()
 
 
 def gradient(value, parameters):
@@ -30,22 +13,6 @@ def gradient(value, parameters):
     if not value.requires_grad:
         return [torch.zeros_like(p) for p in parameters]
     return torch.autograd.grad(value, parameters, materialize_grads=True, retain_graph=True)
-
-
-def decompose(model, tokens, loss_mask, site, *, myopic=False):
-    """(direct, precached, shared), each a list with a tensor a parameter."""
-    parameters = list(model.parameters())
-    _, i = site
-    free = mean_losses(model, tokens, loss_mask, myopic=myopic)
-    stopped = mean_losses(model, tokens, loss_mask, stop=site, myopic=myopic)
-    others = [j for j in range(len(free)) if j != i]
-    of_own, of_own_stopped = gradient(free[i], parameters), gradient(stopped[i], parameters)
-    of_others = gradient(free[others].sum(), parameters)
-    of_others_stopped = gradient(stopped[others].sum(), parameters)
-    direct = [a - b for a, b in zip(of_own, of_own_stopped, strict=True)]
-    precached = [a - b for a, b in zip(of_others, of_others_stopped, strict=True)]
-    shared = [a + b for a, b in zip(of_own_stopped, of_others_stopped, strict=True)]
-    return direct, precached, shared
 
 
 def mismatch(model, final, tokens, site, directions):

@@ -6,11 +6,14 @@ import naive_gradients as naive
 import pytest
 import torch
 
+from emergence_lib.analysis import gradients
 from emergence_lib.analysis.gradients import PARTS, decompose, residual_gradients
+from emergence_lib.analysis.stop_gradient import decompose_by_definition, identity_errors
 from emergence_lib.errors import ParameterError
 from emergence_lib.models import ModelConfig
 from emergence_lib.models.untied import UntiedConfig
-from emergence_lib.tasks import ConditionedMajority
+from emergence_lib.tasks import Batch, ConditionedMajority
+from emergence_lib.training.train import masked_loss
 
 torch.set_num_threads(1)
 TASK = ConditionedMajority(n_inputs=4, n_outputs=3)
@@ -59,18 +62,56 @@ def test_components_are_those_of_the_definition_at_every_site(name, myopic):
     model, (tokens, mask) = some_model(CONFIGS[name]), some_batch()
     found = decompose(model, tokens, mask, SITES, myopic=myopic)
     assert list(found) == sorted(SITES, key=lambda site: (site[1], site[0]))
-    total = naive.mean_losses(model, tokens, mask, myopic=myopic).sum()
-    full = naive.gradient(total, list(model.parameters()))
+    loss = masked_loss(model(tokens[:, :-1], myopic=myopic), Batch(tokens, mask))
+    full = naive.gradient(loss, list(model.parameters()))
     names = [name for name, _ in model.named_parameters()]
     scale = max(g.abs().max() for g in full)
     for site in SITES:
-        literal = naive.decompose(model, tokens, mask, site, myopic=myopic)
+        by_definition = decompose_by_definition(model, tokens, mask, site, myopic=myopic)
+        literal = [[getattr(by_definition, part)[name] for name in names] for part in PARTS]
         parts = [[getattr(found[site], part)[name] for name in names] for part in PARTS]
         for ours, theirs in zip(parts, literal, strict=True):
             largest = max(g.abs().max() for g in theirs)
             worst = max((a - b).abs().max() for a, b in zip(ours, theirs, strict=True))
             assert worst <= 1e-12 * max(largest, scale)
-        assert relative([sum(three) for three in zip(*parts, strict=True)], full) < 1e-12
+        for three in (parts, literal):
+            assert relative([sum(p) for p in zip(*three, strict=True)], full) < 1e-12
+
+
+def test_errors_of_the_identity_are_rounding_and_a_wrong_split_is_seen(monkeypatch):
+    model, (tokens, mask) = some_model(CONFIGS["GPT-2"]), some_batch()
+    assert max(identity_errors(model, tokens, mask, SITES)) < 1e-12
+    right = gradients._pulled_back
+    monkeypatch.setattr(gradients, "_pulled_back", lambda r, p, g: right(r, p, g * 1.001))
+    of_sum, of_scheme = identity_errors(model, tokens, mask, SITES)
+    assert of_sum < 1e-12
+    assert 1e-5 < of_scheme < 1e-2
+
+
+def test_the_stop_takes_away_what_flows_through_the_site():
+    """Finite differences: L_i moves with r_i^k as the direct part says, L_j as the other."""
+    model, (tokens, mask) = some_model(CONFIGS["NeoX"]), some_batch()
+    k, i = 1, 2
+    parts = decompose_by_definition(model, tokens, mask, (k, i))
+    # A change of the first block's MLP bias moves r at every position by the same vector, and r_i
+    # alone when an edit puts it there: the derivative along it is what the bias' gradient holds.
+    bias = model.blocks[0].mlp.down.bias
+    for n in range(3):
+        shift = torch.zeros_like(bias).detach()
+        shift[n] = 1e-5
+        ends = []
+        for sign in (1, -1):
+
+            def move(x, sign=sign, shift=shift):
+                return torch.cat([x[:, :i], x[:, i : i + 1] + sign * shift, x[:, i + 1 :]], 1)
+
+            log_p = model(tokens[:, :-1], edit={f"resid.{k}": move}).log_softmax(-1)
+            losses = -log_p.gather(2, tokens[:, 1:, None]).squeeze(2) * mask / mask.sum()
+            ends.append(torch.stack([losses[:, i].sum(), losses[:, i + 1 :].sum()]))
+        slope = (ends[0] - ends[1]) / 2e-5
+        name = "blocks.0.mlp.down.bias"
+        found = torch.stack([parts.direct[name][n], parts.precached[name][n]])
+        assert torch.allclose(found, slope, rtol=1e-5, atol=1e-9)
 
 
 def test_every_part_is_there_and_none_is_another():

@@ -369,3 +369,32 @@ def test_wrong_calls_are_refused():
         model(sample(), attn_bias=torch.zeros(8, 8))
     with pytest.raises(ParameterError, match=r"edit\['resid\.1'\]"):
         model(sample(), edit={"resid.1": lambda x: x[:, :1]})
+
+
+@every_config
+@pytest.mark.parametrize("myopic", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_last_position_alone_is_that_of_the_whole_stream(name, myopic, biased):
+    """Its value and its gradient, at every depth."""
+    model, tokens = shaken(name), sample()
+    generator = torch.Generator().manual_seed(5)
+    bias = torch.randn(9, 9, generator=generator, dtype=torch.float64) if biased else None
+    for n_blocks in range(3):
+        streams = [
+            model.residual(tokens, n_blocks, attn_bias=bias, myopic=myopic, last_only=last_only)
+            for last_only in (False, True)
+        ]
+        assert streams[0].shape == (2, 9, 12)
+        assert streams[1].shape == (2, 1, 12)
+        whole, alone = streams[0][:, -1:], streams[1]
+        assert torch.allclose(alone, whole, atol=1e-12)
+        weight = torch.randn(whole.shape, generator=generator, dtype=torch.float64)
+        parameters = list(model.parameters())
+        pairs = zip(
+            *(
+                torch.autograd.grad((x * weight).sum(), parameters, materialize_grads=True)
+                for x in (whole, alone)
+            ),
+            strict=True,
+        )
+        assert all(torch.allclose(a, b, atol=1e-10) for a, b in pairs)

@@ -148,21 +148,16 @@ def through_sites(
 ) -> Iterable[tuple[Site, Gradients, Gradients]]:
     """(site, direct, pre-cached) of each site, by position: Jᵀ times the two residual gradients.
 
-    One forward pass a position, over the positions up to it and the blocks below its sites.
+    One forward pass a site, over the positions up to it and the blocks below it.
     """
     names, parameters = zip(*model.named_parameters(), strict=True)
-    for i in sorted({i for _, i in sites}):
-        layers = sorted({k for k, at in sites if at == i})
-        tap: dict[str, Tensor | None] = {f"resid.{k}": None for k in layers}
-        model.residual(tokens[:, : i + 1], layers[-1], myopic=myopic, tap=tap)
-        for k in layers:
-            stream = tap[f"resid.{k}"]
-            assert stream is not None
-            direct, precached = (
-                dict(zip(names, _pulled_back(stream[:, i], parameters, part[k, :, i]), strict=True))
-                for part in (passes.direct, passes.precached)
-            )
-            yield (k, i), direct, precached
+    for k, i in sorted(sites, key=lambda site: (site[1], site[0])):
+        stream = model.residual(tokens[:, : i + 1], k, myopic=myopic, last_only=True)[:, 0]
+        direct, precached = (
+            dict(zip(names, _pulled_back(stream, parameters, part[k, :, i]), strict=True))
+            for part in (passes.direct, passes.precached)
+        )
+        yield (k, i), direct, precached
 
 
 def _pulled_back(

@@ -108,8 +108,8 @@ def site_changes(
 ) -> Float[Tensor, "step batch d_model"]:
     """J Δ: how r at the site changes along each of the stacked steps."""
     k, i = site
-    stream = _Streams(model, (k,))
-    return _along(stream, tokens[:, : i + 1], steps)[0, :, :, i]
+    stream = _Streams(model, (k,), last_only=True)
+    return _along(stream, tokens[:, : i + 1], steps)[0, :, :, 0]
 
 
 class _Streams(nn.Module):
@@ -118,15 +118,19 @@ class _Streams(nn.Module):
     With the patterns tapped attention is explicit: the fused kernel has no forward derivative.
     """
 
-    def __init__(self, model: Transformer, layers: Sequence[int]) -> None:
+    def __init__(self, model: Transformer, layers: Sequence[int], last_only: bool) -> None:
         super().__init__()
-        self.model, self.layers = model, layers
+        self.model, self.layers, self.last_only = model, layers, last_only
 
-    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "layer batch pos d_model"]:
+    def forward(
+        self, tokens: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "layer batch query d_model"]:
         last = max(self.layers)
         names = [f"resid.{k}" for k in self.layers] + [f"pattern.{n}" for n in range(last)]
         tap: dict[str, Tensor | None] = dict.fromkeys(names)
-        self.model.residual(tokens, last, tap=tap)
+        top = self.model.residual(tokens, last, tap=tap, last_only=self.last_only)
+        if self.last_only:
+            return top[None]
         return torch.stack([x for k in self.layers if (x := tap[f"resid.{k}"]) is not None])
 
     def used(self) -> dict[str, Tensor]:
@@ -251,7 +255,7 @@ class Tracker:
         table = torch.full((n_rules, len(self.sites), len(PARTS), widest), torch.nan)
         layers = sorted({k for k, _ in self.sites})
         last = max(i for _, i in self.sites) + 1
-        changes = _along(_Streams(model, layers), tokens[:, :last], layout.named(whole))
+        changes = _along(_Streams(model, layers, False), tokens[:, :last], layout.named(whole))
         for s, (site, w) in enumerate(self.directions.items()):
             k, i = site
             total = _weighted(errors[site], changes[layers.index(k), :, :, i], w)

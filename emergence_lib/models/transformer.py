@@ -223,8 +223,12 @@ class Block(nn.Module):
         attn_bias: Float[Tensor, "*batch_and_head query key"] | None,
         myopic: bool,
         record: Recorder,
-    ) -> Float[Tensor, "batch pos d_model"]:
-        mixed = self.mixer(self.norm1(x), attn_bias=attn_bias, myopic=myopic, record=record)
+        last_only: bool = False,
+    ) -> Float[Tensor, "batch query d_model"]:
+        mixed = self.mixer(
+            self.norm1(x), attn_bias=attn_bias, myopic=myopic, record=record, last_only=last_only
+        )
+        x = x[:, -1:] if last_only else x
         mixed = record(f"mixer_out.{self.layer}", mixed)
         mlp_input = x if self.parallel_residual else x + mixed
         mlp_out = record(f"mlp_out.{self.layer}", self.mlp(self.norm2(mlp_input)))
@@ -312,10 +316,13 @@ class Transformer(nn.Module):
         myopic: bool = False,
         tap: Tap | None = None,
         edit: Edit | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
+        last_only: bool = False,
+    ) -> Float[Tensor, "batch query d_model"]:
         """The residual stream ``resid.n_blocks``: what `forward` computes up to there, no further.
 
-        Arguments and errors are those of `forward`.
+        Args:
+            n_blocks: from 0 to n_layers; the other arguments and all errors are those of `forward`.
+            last_only: the last position alone, which spares the last block the others' MLP.
         """
         n_pos = tokens.shape[1]
         if n_pos > self.config.max_pos:
@@ -335,9 +342,10 @@ class Transformer(nn.Module):
         x = record("resid.0", x)
         for layer in range(n_blocks):
             bias = attn_bias[layer] if attn_bias is not None and attn_bias.ndim == 5 else attn_bias
-            x = self.blocks[layer](x, bias, myopic, record)
+            only = last_only and layer + 1 == n_blocks
+            x = self.blocks[layer](x, bias, myopic, record, only)
             x = record(f"resid.{layer + 1}", x)
-        return x
+        return x[:, -1:] if last_only else x
 
     @classmethod
     def from_huggingface(cls, hf_model: GPTNeoXForCausalLM) -> Transformer:

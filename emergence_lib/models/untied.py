@@ -21,10 +21,11 @@ myopic gradients and attention bias work as they do there.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn as nn
-from jaxtyping import Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from emergence_lib.errors import ParameterError
@@ -86,6 +87,18 @@ class Untied(Transformer):
         for name in self._maps():
             pair = self.get_submodule(name), second.get_submodule(name)
             self.set_submodule(name, ByPosition(*pair, config.cut))
+
+    def residual(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        n_blocks: int,
+        *,
+        last_only: bool = False,
+        **options: Any,
+    ) -> Float[Tensor, "batch query d_model"]:
+        # All positions are computed: a map tells them apart by their place in the whole.
+        x = super().residual(tokens, n_blocks, **options)
+        return x[:, -1:] if last_only else x
 
     def _maps(self) -> tuple[str, ...]:
         """Every module that acts on each position by itself."""

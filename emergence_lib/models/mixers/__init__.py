@@ -2,8 +2,9 @@
 
 A mixer is a module built as ``Mixer(config, layer)`` and called as
 ``mixer(x, attn_bias=…, myopic=…, record=…)`` on the normed residual stream [batch, pos, d_model];
-it returns what is added to the stream. It must be causal: output t sees inputs ≤ t. Its class
-attribute `taps` names the values it passes to `record`, each as ``name.layer``.
+it returns what is added to the stream, with ``last_only=True`` at the last position alone. It must
+be causal: output t sees inputs ≤ t. Its class attribute `taps` names the values it passes to
+`record`, each as ``name.layer``.
 
     name          how output t depends on inputs ≤ t                        state of a head
     attention     softmax-weighted values                                   all keys and values

@@ -46,7 +46,8 @@ class Attention(nn.Module):
         attn_bias: Float[Tensor, "*batch_and_head query key"] | None,
         myopic: bool,
         record: Recorder,
-    ) -> Float[Tensor, "batch pos d_model"]:
+        last_only: bool = False,
+    ) -> Float[Tensor, "batch query d_model"]:
         batch, n_pos, _ = x.shape
         qkv = self.qkv(x).view(batch, n_pos, 3, self.n_heads, self.d_head)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [batch, head, pos, d_head]
@@ -55,41 +56,46 @@ class Attention(nn.Module):
         q = record(f"q.{self.layer}", q)
         k = record(f"k.{self.layer}", k)
         v = record(f"v.{self.layer}", v)
+        if last_only:
+            q = q[:, :, -1:]
+            attn_bias = attn_bias if attn_bias is None else attn_bias[..., -1:, :]
 
         if myopic or record.wants(f"scores.{self.layer}", f"pattern.{self.layer}"):
             z = self._explicit(q, k, v, attn_bias, myopic, record)
         elif attn_bias is None:
-            z = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            z = F.scaled_dot_product_attention(q, k, v, is_causal=not last_only)
         else:
-            mask = attn_bias.to(q.dtype).masked_fill(future(x), -math.inf)
+            mask = attn_bias.to(q.dtype).masked_fill(future(q, k), -math.inf)
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         z = record(f"z.{self.layer}", z.transpose(1, 2))
-        return self.out(z.reshape(batch, n_pos, -1))
+        return self.out(z.flatten(2))
 
     def _explicit(
         self,
-        q: Float[Tensor, "batch head pos d_head"],
-        k: Float[Tensor, "batch head pos d_head"],
-        v: Float[Tensor, "batch head pos d_head"],
+        q: Float[Tensor, "batch head query d_head"],
+        k: Float[Tensor, "batch head key d_head"],
+        v: Float[Tensor, "batch head key d_head"],
         attn_bias: Float[Tensor, "*batch_and_head query key"] | None,
         myopic: bool,
         record: Recorder,
-    ) -> Float[Tensor, "batch head pos d_head"]:
-        """Attention with its scores and pattern in the open."""
+    ) -> Float[Tensor, "batch head query d_head"]:
+        """Attention with its scores and pattern in the open; the queries are the last positions."""
+        before = k.shape[2] - q.shape[2]
         past_k, past_v = (k.detach(), v.detach()) if myopic else (k, v)
         scores = q @ past_k.transpose(-1, -2) / math.sqrt(self.d_head)
         if myopic:
             # Adds exactly 0 forward; backward it lets a position's own key receive its gradient.
-            own = (q * (k - past_k)).sum(-1) / math.sqrt(self.d_head)
-            scores = scores + torch.diag_embed(own)
+            own = (q * (k - past_k)[:, :, before:]).sum(-1) / math.sqrt(self.d_head)
+            scores = scores + F.pad(torch.diag_embed(own), (before, 0))
         scores = record(f"scores.{self.layer}", scores)
         if attn_bias is not None:
             scores = scores + attn_bias
-        scores = scores.masked_fill(future(q), -math.inf)
+        scores = scores.masked_fill(future(q, k), -math.inf)
         pattern = record(f"pattern.{self.layer}", scores.softmax(-1))
         z = pattern @ past_v
         if myopic:
-            z = z + pattern.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) * (v - past_v)  # same, values
+            own = pattern.diagonal(before, dim1=-2, dim2=-1)
+            z = z + own.unsqueeze(-1) * (v - past_v)[:, :, before:]  # the same for values
         return z
 
     def _rotate(
@@ -104,10 +110,13 @@ class Attention(nn.Module):
         return torch.cat([turned, kept], dim=-1)
 
 
-def future(x: Float[Tensor, "*batch pos d"]) -> Bool[Tensor, "query key"]:
-    """The keys a query must not see: those after it."""
-    n_pos = x.shape[-2]
-    return torch.ones(n_pos, n_pos, dtype=torch.bool, device=x.device).triu(1)
+def future(
+    q: Float[Tensor, "*batch query d"], k: Float[Tensor, "*batch key d"]
+) -> Bool[Tensor, "query key"]:
+    """The keys a query must not see: those after it. The queries are the last positions."""
+    n_queries, n_keys = q.shape[-2], k.shape[-2]
+    every = torch.ones(n_queries, n_keys, dtype=torch.bool, device=q.device)
+    return every.triu(1 + n_keys - n_queries)
 
 
 def rotary_tables(

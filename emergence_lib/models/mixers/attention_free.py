@@ -36,7 +36,8 @@ class AttentionFree(nn.Module):
         attn_bias: Float[Tensor, "*batch_and_head query key"] | None,
         myopic: bool,
         record: Recorder,
-    ) -> Float[Tensor, "batch pos d_model"]:
+        last_only: bool = False,
+    ) -> Float[Tensor, "batch query d_model"]:
         """`mix`, with the arguments of every mixer.
 
         Raises:
@@ -48,7 +49,8 @@ class AttentionFree(nn.Module):
             raise ParameterError("attn_bias", f"a tensor {shape}", "None", advice)
         if myopic:
             raise ParameterError("myopic", myopic, "False", advice)
-        return self.mix(x)
+        mixed = self.mix(x)
+        return mixed[:, -1:] if last_only else mixed
 
 
 def split_heads(
