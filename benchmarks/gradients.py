@@ -6,8 +6,8 @@
 Expected: influence in parameter space at least 3 times as fast as the literal construction,
 residual components at all sites at least 30 times, equal to 1e-6 in float64; the exit status is 1
 where one of these fails. One model of paper C's toy size (2 layers, d_model 128, 4 heads, 21
-tokens, tied embeddings), the same batch, float32, one thread. The ways take turns; the best CPU time
-of each counts, so that neighbours disturb less.
+tokens, tied embeddings), the same batch, float32, one thread. The ways take turns; the best CPU
+time of each counts, so that neighbours disturb less.
 
 influence  36 sites (both blocks, positions 1 … 18) with 3 features each: for every site the three
            parts of the gradient, each part's Adam step, and ⟨∇R, step⟩ for each part and feature.

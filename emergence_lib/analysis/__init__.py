@@ -11,10 +11,12 @@
     llc          local learning coefficient (SGLD), and when it cannot be read
     gradient_rank  effective rank of single sequences' gradients: Fisher and covariance
     gradients    a gradient's direct, pre-cached and shared part at any residual vector (paper C)
+    stop_gradient  the parts of a gradient by their definition, slow
     influence    which part built a feature, integrated over a training that is run twice
     precursor    collapse and recovery of a rank, whether they lead acquisition, and surrogates
     sparse_autoencoder  a residual stream as few directions out of many (TopK; Gemma Scope's files)
     features     what a latent does: ablation, Q, steering, look-ahead
+    lenses       the instruments of all three papers at once, watched during training
     survival     estimates for times that some seeds never reach, and intervals for few seeds
 
 Import from the modules; `survival` brings lifelines, which the others do not need.
