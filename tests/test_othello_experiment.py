@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 import slow_othello as slow
 import torch
 
+from emergence_lib import plotting
 from emergence_lib.analysis.gradients import backward_passes
 from emergence_lib.analysis.probes import Probe
 from emergence_lib.errors import ParameterError
-from emergence_lib.experiments import othello_evidence as evidence
+from emergence_lib.experiments import othello_evidence as found
 from emergence_lib.experiments.othello import OTHELLO
 from emergence_lib.experiments.othello_cell import (
     Boards,
@@ -79,9 +81,9 @@ def test_judges_do_not_judge_one_unschooled_run(smoke):
     rows = pd.DataFrame([{"seed": 0, **point.params, **row}])
     for judge in OTHELLO.judges.values():
         assert judge(rows).status == "not tested here"
-    assert set(evidence.influence_table(rows).unit) == set(evidence.UNITS)
-    assert len(evidence.accuracy_table(rows)) == 2 * 2 * 2
-    assert "(n = 1 runs)" in evidence.intervention_sentence(rows)
+    assert set(found.influence_table(rows).unit) == set(found.UNITS)
+    assert len(found.accuracy_table(rows)) == 2 * 2 * 2
+    assert "(n = 1 runs)" in found.intervention_sentence(rows)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +129,9 @@ def test_accuracy_compares_both_kinds_on_the_same_squares():
     right[0, 0, :15, 0] = True  # 15 of 20 useful, 0 of 20 useless
     right[0, 0, :, 1] = True
     right[0, 0, 25:35, 2] = True  # 5 of 30 useful, 5 of 10 useless
-    found = mean_accuracy(right, boards)
-    assert found["useful"] == [[pytest.approx((15 / 20 + 5 / 30) / 2, abs=1e-4)], [0.0]]
-    assert found["useless"] == [[pytest.approx((0 + 5 / 10) / 2, abs=1e-4)], [0.0]]
+    measured = mean_accuracy(right, boards)
+    assert measured["useful"] == [[pytest.approx((15 / 20 + 5 / 30) / 2, abs=1e-4)], [0.0]]
+    assert measured["useless"] == [[pytest.approx((0 + 5 / 10) / 2, abs=1e-4)], [0.0]]
 
 
 def test_a_position_without_a_square_to_compare_is_not_known():
@@ -148,15 +150,15 @@ def test_influence_is_averaged_over_cells_that_have_both_kinds():
     value = torch.arange(8.0).view(2, 2, 1, 2).expand(2, 2, 4, 2)
     total[0, 0] = value * seen[0]
     total[0, 1] = -value * seen[1]
-    found = averages(total, seen, steps=10)
+    measured = averages(total, seen, steps=10)
     cells = {(0, 0): (0, 4), (0, 1): (1, 5), (1, 0): (2, 6)}  # (position, square) → both layers
     by_layer = [10 * np.mean([v[layer] for v in cells.values()]) for layer in (0, 1)]
-    assert found["influence_by_layer"][0][0] == pytest.approx(by_layer, abs=1e-4)
-    assert found["influence_by_layer"][0][1] == pytest.approx([-v for v in by_layer], abs=1e-4)
-    assert found["influence_by_position"][0][0] == pytest.approx([10 * 2.5, 10 * 4], abs=1e-4)
-    assert found["influence_by_square"][0][0] == pytest.approx([10 * 3, 10 * 3], abs=1e-4)
-    assert found["influence_by_game"][0][0] == pytest.approx([np.mean(by_layer)] * 4, abs=1e-3)
-    assert found["influence_by_layer"][2] == [[0, 0], [0, 0]]
+    assert measured["influence_by_layer"][0][0] == pytest.approx(by_layer, abs=1e-4)
+    assert measured["influence_by_layer"][0][1] == pytest.approx([-v for v in by_layer], abs=1e-4)
+    assert measured["influence_by_position"][0][0] == pytest.approx([10 * 2.5, 10 * 4], abs=1e-4)
+    assert measured["influence_by_square"][0][0] == pytest.approx([10 * 3, 10 * 3], abs=1e-4)
+    assert measured["influence_by_game"][0][0] == pytest.approx([np.mean(by_layer)] * 4, abs=1e-3)
+    assert measured["influence_by_layer"][2] == [[0, 0], [0, 0]]
 
 
 # --- influence --------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def test_the_parts_together_remove_what_the_whole_step_removes():
 
     errors = dict(zip(sites, error(model).flatten(0, 1), strict=True))
     moment = SecondMoment(0.999, every=2)
-    found = mismatch_removed(model, batch, directions, errors, moment, lr=0.01)
+    measured = mismatch_removed(model, batch, directions, errors, moment, lr=0.01)
     step = moment.step(
         backward_passes(model, batch.tokens, batch.loss_mask, myopic=False).full, 1.0
     )
@@ -205,10 +207,10 @@ def test_the_parts_together_remove_what_the_whole_step_removes():
         ends.append(error(model) ** 2 / 2)
     slope = 0.01 * (ends[0] - ends[1]).flatten(0, 1) / 2e-6
     for expected, site in zip(slope, sites, strict=True):
-        whole = found[site].sum(0)
+        whole = measured[site].sum(0)
         assert whole.numpy() == pytest.approx(expected.numpy(), rel=1e-5, abs=1e-8)
-        assert found[site][0].abs().max() > 1e-6
-        assert (found[site][1].abs().max() == 0) == (site[0] == 2)
+        assert measured[site][0].abs().max() > 1e-6
+        assert (measured[site][1].abs().max() == 0) == (site[0] == 2)
 
 
 # --- turning a disc ---------------------------------------------------------------------------
@@ -261,7 +263,7 @@ def test_the_edit_moves_the_read_out_to_the_other_owner():
     test = task.sample(30, step_generator(0, "games"))
     weight = torch.randn(3, 2, 8, 16, generator=torch.Generator().manual_seed(1))
     probes = Probe(weight, torch.zeros(3, 2, 16))
-    found = intervention_columns(SMALL, model, probes, test, step_generator(0, "turned"))
+    measured = intervention_columns(SMALL, model, probes, test, step_generator(0, "turned"))
     boards = boards_at(task, test, SMALL.positions())
     generator = step_generator(0, "turned")
     shares = []
@@ -276,8 +278,9 @@ def test_the_edit_moves_the_read_out_to_the_other_owner():
         change = ((moved - stream) * w).sum(1)
         assert change.tolist() == pytest.approx((-4 * owner).tolist(), rel=1e-3)
         shares.append(followed(model.unembed(model.final_norm(moved)), turned))
-    assert found["followed_edited"][2] == pytest.approx(torch.cat(shares).mean().item(), abs=1e-3)
-    assert found["turned_games"] == sum(map(len, shares))
+    expected = torch.cat(shares).mean().item()
+    assert measured["followed_edited"][2] == pytest.approx(expected, abs=1e-3)
+    assert measured["turned_games"] == sum(map(len, shares))
 
 
 # --- judges -----------------------------------------------------------------------------------
@@ -300,6 +303,9 @@ def made_up(**changes):
                 "probe_useless": [[0.6, None], [0.8 - w, 0.82]],
                 "untrained_useful": [[0.6, 0.6], [0.65 + w, 0.65]],
                 "untrained_useless": [[0.59, 0.6], [0.64, 0.64]],
+                "guess_useful": [0.5, 0.6], "guess_useless": [0.5, None],
+                "followed_unedited": 0.1, "followed_edited": [0.2, 0.6 + w],
+                "followed_random": [0.1, 0.2],
                 **{f"influence_by_{unit}": influence for unit in
                    ("layer", "position", "square", "game")},
             }
@@ -309,7 +315,7 @@ def made_up(**changes):
 
 
 def test_useless_squares_represented_but_worse():
-    verdict = evidence.judge_useless_squares(made_up())
+    verdict = found.judge_useless_squares(made_up())
     assert (verdict.status, verdict.n) == ("reproduced", SEEDS)
     assert "of 91.1% [" in verdict.evidence
     assert "95.1% [" in verdict.evidence
@@ -332,7 +338,7 @@ def test_useless_squares_represented_but_worse():
     ],
 )
 def test_useless_squares_otherwise(changes, status):
-    assert evidence.judge_useless_squares(made_up(**changes)).status == status
+    assert found.judge_useless_squares(made_up(**changes)).status == status
 
 
 def parts(direct, precached, shared):
@@ -341,7 +347,7 @@ def parts(direct, precached, shared):
 
 
 def test_direct_builds_useful_squares_only():
-    verdict = evidence.judge_influence(made_up())
+    verdict = found.judge_influence(made_up())
     assert (verdict.status, verdict.n) == ("reproduced", SEEDS)
     assert "direct 3.00 [" in verdict.evidence
     assert "shown to build useful squares only" in verdict.evidence
@@ -358,7 +364,7 @@ def test_direct_builds_useful_squares_only():
     ],
 )
 def test_influence_otherwise(changes, status, says):
-    verdict = evidence.judge_influence(made_up(**changes))
+    verdict = found.judge_influence(made_up(**changes))
     assert verdict.status == status
     assert says in verdict.evidence
 
@@ -371,7 +377,60 @@ def test_two_runs_test_nothing():
 def test_intervals_over_each_unit():
     nested = [[[1, 2, None], [0, 0, 0]]] * 3
     rows = made_up(influence_by_square=nested, influence_by_game=[[[1, 2, 3], [0, 0, 0]]] * 3)
-    table = evidence.influence_table(rows).set_index(["unit", "part", "kind"])
+    table = found.influence_table(rows).set_index(["unit", "part", "kind"])
     assert table.loc[("squares", "direct", "useful"), ["n", "value"]].tolist() == [2, 1.5]
     assert table.loc[("games", "direct", "useful"), ["n", "value"]].tolist() == [12, 2]
     assert table.loc[("runs", "direct", "useful"), "n"] == SEEDS
+
+
+# --- figures and words ------------------------------------------------------------------------
+
+
+def drawn(rows):
+    """The page's recorded figures."""
+    return [
+        plotting.probe_accuracy(found.accuracy_table(rows), found.guess_accuracy(rows)),
+        plotting.influence_by_part(found.influence_table(rows), found.PART_WORDS),
+        plotting.turned_discs(found.intervention_table(rows), len(rows)),
+    ]
+
+
+def test_the_figures_show_the_means_over_runs():
+    probes, parts, turned = (figure.axes for figure in drawn(made_up()))
+    lines = {c.get_label(): c.lines[0].get_ydata() for c in probes[0].containers}
+    assert lines["useful, trained (n = 4)"] == pytest.approx([0.6, 0.910625], abs=1e-6)
+    assert lines["useless, untrained (n = 4)"] == pytest.approx([0.595, 0.64], abs=1e-6)
+    assert [ax.get_title() for ax in parts] == [
+        f"over {unit} (n = {n})"
+        for unit, n in (("runs", 4), ("squares", 1), ("positions", 1), ("games", 4))
+    ]
+    useful, useless = (c.lines[0].get_ydata() for c in parts[0].containers)
+    assert useful == pytest.approx([3, 0, 4], abs=0.01)
+    assert useless == pytest.approx([0.125, 1, 3], abs=0.01)
+    assert turned[0].lines[0].get_ydata() == pytest.approx([0.2, 0.60125])
+    plt.close("all")
+
+
+def test_before_the_first_run_the_figures_say_so():
+    for figure in drawn(made_up()[:0]):
+        assert {ax.get_title() for ax in figure.axes} == {"not recorded yet"}
+    for words in (found.legal_sentence, found.intervention_sentence):
+        assert words(made_up()[:0]) == "Nothing is recorded yet."
+    plt.close("all")
+
+
+def test_the_board_shows_owners_read_wrongly(smoke):
+    _, row = smoke
+    example = found.example(pd.Series(row))
+    board, probes, _ = plotting.othello_board(**example).axes[:3]
+    wrong = (example["state"] != 0) & (example["readout"] * example["state"] <= 0)
+    assert len(probes.lines[0].get_xdata()) == wrong.sum()
+    occupied = int((example["state"] != 0).sum())
+    assert probes.get_title() == f"the probes: {occupied - wrong.sum()} of {occupied} owners"
+    assert len(board.patches) == occupied  # each framed once
+    plt.close("all")
+
+
+def test_the_sentences_carry_the_numbers():
+    assert "after block 1 makes it 60.1% [" in found.intervention_sentence(made_up())
+    assert "6 × 6 board, after 100 steps, 95.1% [" in found.legal_sentence(made_up())

@@ -139,13 +139,15 @@ def intervention_table(rows: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns layer, unedited, edited, random: means over runs.
     """
-    edited, random = (
-        np.mean([as_floats(v) for v in rows[f"followed_{kind}"]], axis=0)
-        for kind in ("edited", "random")
-    )
-    unedited = float(rows.followed_unedited.mean())
-    layers = range(len(edited))
-    return pd.DataFrame({"layer": layers, "unedited": unedited, "edited": edited, "random": random})
+    lines = [
+        (layer, row.followed_unedited, edited, random)
+        for _, row in rows.iterrows()
+        for layer, (edited, random) in enumerate(
+            zip(row.followed_edited, row.followed_random, strict=True)
+        )
+    ]
+    table = pd.DataFrame(lines, columns=["layer", "unedited", "edited", "random"])
+    return table.astype({"layer": int}).groupby("layer", as_index=False).mean()
 
 
 def intervention_sentence(rows: pd.DataFrame) -> str:
