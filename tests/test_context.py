@@ -120,7 +120,20 @@ def test_small_states_repeat():
     assert context.repeat_share(16, 8) < 0.02
     # Two cells, two states: unequal cells look up two entries, equal ones (1/4) the same one.
     exact = 3 / 4 * 1 / 16 + 1 / 4 * 1 / 4
-    assert context.repeat_share(2, 2, 4_000) == pytest.approx(exact, abs=0.02)
+    assert context.repeat_share(2, 2) == pytest.approx(exact, abs=0.02)
+
+
+def test_exponents_stand_beside_the_papers():
+    table = context.exponents(pd.DataFrame(rows(LINEAR | NEVER) + rows({16: [300]}, 1.0, 1)))
+    assert table["plateau of"].tolist() == ["the paper's means, no bias", "our runs, no bias"]
+    # From S = 8 to 256 the paper's plateau grows 23-fold: a power of ln 23 / ln 32 = 0.9.
+    assert table.exponent[0] == pytest.approx(0.95, abs=0.1)
+    assert table.runs.tolist() == [7, 12]
+    assert (table.low < table.exponent).all()
+    assert len(context.exponents(pd.DataFrame())) == 1
+    laws = context.fits(pd.DataFrame(rows(LINEAR)))
+    assert laws["no bias"](16) == pytest.approx(900, rel=0.1)
+    assert context.repeats((4, 16)).S.tolist() == [4, 16]
 
 
 def test_the_grid_refuses_what_cannot_run_and_biases_what_it_says():

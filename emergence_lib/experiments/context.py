@@ -14,11 +14,13 @@ easier for another reason than their length: they come back to old ones (`repeat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 import torch
 
+from emergence_lib.analysis.emergence import Event
 from emergence_lib.analysis.power_law import PowerLaw, fit_power_law
 from emergence_lib.analysis.survival import (
     Estimate,
@@ -111,8 +113,12 @@ class ContextGrid(Grid):
         ]
 
 
-def repeat_share(state_size: int, n_states: int, n_sequences: int = 1_000) -> float:
-    """Share of sequences with a state that is an earlier one: from there on copying is enough."""
+def repeat_share(state_size: int, n_states: int) -> float:
+    """Share of 4,000 sequences with a state that is an earlier one: from there copying is enough.
+
+    Of rules made up for every sequence, so that no pool's chance enters.
+    """
+    n_sequences = 4_000
     task = CellularAutomata(state_size=state_size, n_states=n_states, n_rules=None)
     tokens = task.sample(n_sequences, torch.Generator().manual_seed(0)).tokens
     states = tokens.reshape(n_sequences, n_states, state_size)
@@ -157,6 +163,56 @@ def exponent(rows: pd.DataFrame) -> PowerLaw | None:
         return fit_power_law(rows.state_size.astype(float).tolist(), events)
     except ParameterError:
         return None
+
+
+def paper_exponent() -> PowerLaw:
+    """The power law of the paper's own means, a point a state size above `REPEATING`.
+
+    The state size at which its plateau did not end counts as longer than its 10,000 steps.
+    """
+    sizes = [size for size in PAPER_STEPS if size > REPEATING]
+    ended = [Event(PAPER_STEPS[size], True) for size in sizes]
+    return fit_power_law([*sizes, 512], [*ended, Event(10_000, False)])
+
+
+def exponents(rows: pd.DataFrame) -> pd.DataFrame:
+    """The exponents side by side.
+
+    Returns:
+        A line a condition whose law is known, the paper's first: columns plateau of, exponent,
+        low, high (95 %), runs, ended.
+    """
+    laws: dict[str, PowerLaw | None] = {"the paper's means, no bias": paper_exponent()}
+    if len(rows):
+        names = conditions(rows)
+        laws |= {f"our runs, {name}": exponent(rows[names == name]) for name in names.unique()}
+    return pd.DataFrame(
+        [
+            {"plateau of": name, **law.exponent._asdict(), "runs": law.n, "ended": law.observed}
+            for name, law in laws.items()
+            if law is not None
+        ]
+    ).rename(columns={"value": "exponent"})
+
+
+def fits(rows: pd.DataFrame) -> dict[str, Callable[[float], float]]:
+    """Condition → median steps at a state size by its power law, where that is known."""
+    laws = {name: exponent(rows[conditions(rows) == name]) for name in by_state_size(rows)}
+    return {name: law.median for name, law in laws.items() if law is not None}
+
+
+def repeats(state_sizes: Sequence[int]) -> pd.DataFrame:
+    """The control of small states: `repeat_share` at 8 and at the paper's 16 states.
+
+    Returns:
+        Columns S, share in 8 states, share in 16 states.
+    """
+    return pd.DataFrame(
+        [
+            {"S": size, **{f"in {n} states": repeat_share(size, n) for n in (8, 16)}}
+            for size in state_sizes
+        ]
+    )
 
 
 def judge_longer_context_is_harder(rows: pd.DataFrame) -> Verdict:
@@ -270,7 +326,7 @@ CONTEXT = Experiment(
                 (4, 5), (0.0, 4.0), seeds=1, steps=20, tokens=64, n_states=3, d_model=8, n_heads=2
             ),
         ),
-        "quick": (ContextGrid((4, 8), (4.0,), seeds=1, steps=700),),
+        "quick": (ContextGrid((16,), (0.0, 4.0), seeds=1, steps=600),),
         "cpu": (
             ContextGrid(biases=(0.0, 4.0)),
             ContextGrid((16,), (1.0, 2.0, 8.0), seeds=2),
@@ -292,5 +348,6 @@ CONTEXT = Experiment(
     },
     run=run_cell,
     schema=CURVE_SCHEMA,
+    judges={"A-10": judge_longer_context_is_harder},
     seconds={"smoke": 1, "quick": 15, "cpu": 50, "paper": 3_600},
 )

@@ -226,5 +226,6 @@ DEPTH = Experiment(
     },
     run=two_tasks.run_cell,
     schema=two_tasks.CURVE_SCHEMA,
+    judges={"A-13": judge_depth},
     seconds={"smoke": 1, "quick": 10, "cpu": 40, "paper": 1_200},
 )

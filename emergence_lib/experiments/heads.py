@@ -24,6 +24,10 @@ from emergence_lib.errors import ParameterError, UnknownNameError
 from emergence_lib.experiments import two_tasks
 from emergence_lib.experiments.base import Experiment, Grid, Point
 from emergence_lib.experiments.cellular_automata_cell import CellularAutomataCell
+from emergence_lib.experiments.heads_evidence import (
+    judge_larger_heads_saturate,
+    judge_more_heads_help,
+)
 from emergence_lib.experiments.linear_map_cell import LinearMapCell, ShapedLinearMapCell
 from emergence_lib.tasks.base import require_int
 
@@ -149,7 +153,7 @@ HEADS = Experiment(
             HeadsGrid(shapes=((2, 4),), seeds=1, state_size=3, d_model=8, steps=20, batch_size=8),
             HeadsGrid("cellular_automata", ((2, 4),), seeds=1, state_size=4, d_model=8, steps=20),
         ),
-        "quick": (HeadsGrid(shapes=((1, 16), (8, 16), (1, 128)), seeds=1, steps=1_000),),
+        "quick": (HeadsGrid(shapes=((1, 16), (8, 16), (1, 128)), seeds=1, steps=800),),
         "cpu": (
             HeadsGrid(seeds=5),
             HeadsGrid(
@@ -186,5 +190,6 @@ HEADS = Experiment(
     },
     run=two_tasks.run_cell,
     schema=two_tasks.CURVE_SCHEMA,
+    judges={"A-11": judge_more_heads_help, "A-12": judge_larger_heads_saturate},
     seconds={"smoke": 1, "quick": 8, "cpu": 30, "paper": 600},
 )

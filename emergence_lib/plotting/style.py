@@ -38,6 +38,10 @@ WAIT_COLOURS = {
     "first half row": OKABE_ITO["blue"],
     "all rows": OKABE_ITO["vermillion"],
 }
+TASK_COLOURS = {
+    "linear map": OKABE_ITO["blue"],
+    "cellular automata": OKABE_ITO["vermillion"],
+}
 MODEL_SIZE_COLOURS = {
     "405k": OKABE_ITO["sky"],
     "1m": OKABE_ITO["green"],
