@@ -96,7 +96,8 @@ Markdown("\n\n".join(evidence(claim) for claim in ("B-1", "B-2", "B-3", "B-9")))
 # ## Live: train it yourself
 #
 # The smallest model on three tasks for a few hundred steps, which is enough for the first two phases, and
-# for all three where the task is easy.
+# for all three where the task is easy. Look at modular arithmetic: its rank falls with all the others in
+# the first steps, comes back, and then falls a second time, deeper.
 
 # %%
 live = sweep(COLLAPSE, live_grid.points(), device=device)

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -231,9 +233,10 @@ def cases(
     }
 
 
-def chance_levels() -> dict[str, float]:
+@cache
+def chance_levels() -> Mapping[str, float]:
     """Task-level → accuracy of the best answer that ignores the operands."""
-    return {part.label: part.chance for part in MultiTask().parts}
+    return MappingProxyType({part.label: part.chance for part in MultiTask().parts})
 
 
 def multi_task(rows: pd.DataFrame) -> pd.DataFrame:

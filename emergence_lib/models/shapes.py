@@ -6,7 +6,7 @@
     3.2m         4      256      8      3,175,936
     10.6m        6      384      6     10,672,128
     85m         12      768     12     85,105,152
-    151m        12     1024     16    151,221,248
+    151m        12     1024     16    151,222,272
 
 GPT-2's design (Radford et al. 2019): pre-norm, GELU, learned positions, tied embeddings, weights
 drawn with standard deviation 0.02. The paper (arXiv 2602.15997; fact sheet B1) names the range and

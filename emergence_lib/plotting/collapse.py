@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
 
 from emergence_lib.plotting.style import GUIDE, MODEL_SIZE_COLOURS, OKABE_ITO, PAPER_GREY, step_axis
 
@@ -55,6 +56,7 @@ def three_phases(panels: Mapping[str, Sequence[PhaseRun]], columns: int = 4) -> 
         ax.set_ylim(bottom=0)
         right.spines["right"].set_visible(True)
         step_axis(ax, 4)
+        ax.set_xticks([tick for tick in (0, 10, 100, 1_000, 10_000) if tick <= last])
         ax.set_xlabel("training step" if i >= len(panels) - columns else "")
         ax.set_title(f"{title} (n = {len(runs)})", fontsize=9)
         if i % columns == 0:
@@ -99,7 +101,9 @@ def floors_by_task(table: pd.DataFrame, paper: Mapping[str, float]) -> Figure:
             ax.hlines(value, at_levels[0] - 0.4, at_levels[-1] + 0.4, color=PAPER_GREY, linewidth=2,
                       zorder=0, label=f"paper, {name}")  # fmt: skip
     if levels:
-        ax.set_yscale("log")
+        ax.set_yscale("log", subs=[])
+        ax.yaxis.set_major_locator(FixedLocator([1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50]))
+        ax.yaxis.set_major_formatter("{x:g}")
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(sizes) + len(paper))
     else:
         ax.set_title("not recorded yet")
