@@ -51,7 +51,8 @@ def difficulty(rows: pd.DataFrame) -> pd.Series:
     runs = multi_task(rows)
     runs = runs[runs["size"].isin(sizes_in(runs)[:1])]
     table = phase_table(runs)
-    times = table.acquired.fillna(np.inf).groupby(table.task_level, sort=False).median()
+    times = table.acquired.astype(float).fillna(np.inf)
+    times = times.groupby(table.task_level, sort=False).median()
     finite = times[np.isfinite(times)]
     middle = finite.median() if len(finite) else -np.inf
     return pd.Series(np.where(times <= middle, "easy", "hard"), index=times.index)

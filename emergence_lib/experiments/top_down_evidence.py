@@ -32,7 +32,7 @@ FIRST = ("last layer", "together", "first layer")
 def deep_runs(rows: pd.DataFrame) -> pd.DataFrame:
     """The runs on all tasks of models with at least `MIN_LAYERS` layers."""
     runs = multi_task(rows)
-    return runs[runs.rankme.map(lambda ranks: len(ranks[0]) >= MIN_LAYERS)]
+    return runs[[len(ranks[0]) >= MIN_LAYERS for ranks in runs.rankme]]
 
 
 def layer_table(rows: pd.DataFrame, centred: bool = False) -> pd.DataFrame:
