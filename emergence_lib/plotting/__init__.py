@@ -7,6 +7,8 @@
                    `head_effects`, `token_attention`
     cells          `dose_response`, `loss_by_sparsity`, `rates`, `bit_accuracy`
     collapse       `three_phases`, `floors_by_task`, `agreement_of_sizes`, `collapse_depths`
+    layers         `rank_by_layer`, `falls_by_layer`, `which_end_first`
+    proxies        `small_for_large`, `led_by_chance`, `concordances`
     scatters       `scatter`, `scatter_groups`
     waiting        `waits`
 
@@ -29,7 +31,9 @@ from emergence_lib.plotting.collapse import (
     floors_by_task,
     three_phases,
 )
+from emergence_lib.plotting.layers import falls_by_layer, rank_by_layer, which_end_first
 from emergence_lib.plotting.over_training import loss_curves, survival_curves
+from emergence_lib.plotting.proxies import concordances, led_by_chance, small_for_large
 from emergence_lib.plotting.scatters import scatter, scatter_groups
 from emergence_lib.plotting.style import (
     COMPONENT_COLOURS,
@@ -60,18 +64,23 @@ __all__ = [
     "attention_maps",
     "bit_accuracy",
     "collapse_depths",
+    "concordances",
     "dose_response",
     "emergence_steps",
+    "falls_by_layer",
     "floors_by_task",
     "head_effects",
+    "led_by_chance",
     "loss_by_sparsity",
     "loss_curves",
     "one_emergence",
     "over_checkpoints",
+    "rank_by_layer",
     "rates",
     "recovered_by_heads",
     "scatter",
     "scatter_groups",
+    "small_for_large",
     "step_axis",
     "survival_curves",
     "three_phases",
@@ -79,4 +88,5 @@ __all__ = [
     "use_style",
     "waits",
     "watched_run",
+    "which_end_first",
 ]
