@@ -8,6 +8,7 @@ from emergence_lib.experiments.collapse import COLLAPSE
 from emergence_lib.experiments.context import CONTEXT
 from emergence_lib.experiments.depth import DEPTH
 from emergence_lib.experiments.heads import HEADS
+from emergence_lib.experiments.lenses import LENSES
 from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
 from emergence_lib.experiments.othello import OTHELLO
 from emergence_lib.experiments.plateau import PLATEAU
@@ -33,6 +34,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         HEADS,
         DEPTH,
         OTHELLO,
+        LENSES,
     )
 }
 """The one registry: every experiment by its name."""
