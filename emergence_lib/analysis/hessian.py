@@ -30,6 +30,9 @@ from emergence_lib.models.transformer import Transformer
 from emergence_lib.tasks.base import Batch, require_int
 from emergence_lib.training.train import masked_loss
 
+KRYLOV = 11
+"""Lanczos vectors beside those asked for: each costs a product before the first look at all."""
+
 WHICH = {"algebraic": "LA", "magnitude": "LM"}
 """The order of eigenvalues → ARPACK's name of it."""
 
@@ -76,7 +79,7 @@ def top_eigenvalues(
     by: Literal["algebraic", "magnitude"] = "algebraic",
     n: int = 1,
     tolerance: float = 1e-3,
-    max_restarts: int = 20,
+    max_restarts: int = 50,
 ) -> Float[np.ndarray, " n"]:
     """The `n` largest eigenvalues of the Hessian, largest first in the order that `by` names.
 
@@ -87,7 +90,7 @@ def top_eigenvalues(
         by: see the module.
         n: how many.
         tolerance: relative accuracy asked of each.
-        max_restarts: of the Lanczos iteration, at most about 20 products each.
+        max_restarts: of the Lanczos iteration, at most `KRYLOV` products each.
 
     Raises:
         EstimateError: not settled within `max_restarts`.
@@ -109,6 +112,7 @@ def top_eigenvalues(
             k=n,
             which=WHICH[by],
             v0=start,
+            ncv=min(size, n + KRYLOV),
             tol=tolerance,
             maxiter=max_restarts,
             return_eigenvectors=False,

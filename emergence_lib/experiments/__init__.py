@@ -13,6 +13,7 @@ from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
 from emergence_lib.experiments.othello import OTHELLO
 from emergence_lib.experiments.plateau import PLATEAU
 from emergence_lib.experiments.pre_pretraining import PRE_PRETRAINING
+from emergence_lib.experiments.precursors import PRECURSORS
 from emergence_lib.experiments.pythia import PYTHIA
 from emergence_lib.experiments.sparsity import SPARSITY
 from emergence_lib.experiments.toy_patching import TOY_PATCHING
@@ -27,6 +28,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         PYTHIA,
         ATTENTION_PATCHING,
         COLLAPSE,
+        PRECURSORS,
         ARCHITECTURES,
         TOY_PATCHING,
         PRE_PRETRAINING,

@@ -9,6 +9,8 @@
     collapse       `three_phases`, `floors_by_task`, `agreement_of_sizes`, `collapse_depths`
     layers         `rank_by_layer`, `falls_by_layer`, `which_end_first`
     proxies        `small_for_large`, `led_by_chance`, `concordances`
+    precursors     `measure_panels`, `lead_dots`, `rates_by_difficulty`, `definition_map`,
+                   `against_chance`, `probe_panels`
     scatters       `scatter`, `scatter_groups`
     waiting        `waits`
 
@@ -33,6 +35,14 @@ from emergence_lib.plotting.collapse import (
 )
 from emergence_lib.plotting.layers import falls_by_layer, rank_by_layer, which_end_first
 from emergence_lib.plotting.over_training import loss_curves, survival_curves
+from emergence_lib.plotting.precursors import (
+    against_chance,
+    definition_map,
+    lead_dots,
+    measure_panels,
+    probe_panels,
+    rates_by_difficulty,
+)
 from emergence_lib.plotting.proxies import concordances, led_by_chance, small_for_large
 from emergence_lib.plotting.scatters import scatter, scatter_groups
 from emergence_lib.plotting.style import (
@@ -60,23 +70,29 @@ __all__ = [
     "STATE_SIZE_COLOURS",
     "TASK_COLOURS",
     "WAIT_COLOURS",
+    "against_chance",
     "agreement_of_sizes",
     "attention_maps",
     "bit_accuracy",
     "collapse_depths",
     "concordances",
+    "definition_map",
     "dose_response",
     "emergence_steps",
     "falls_by_layer",
     "floors_by_task",
     "head_effects",
+    "lead_dots",
     "led_by_chance",
     "loss_by_sparsity",
     "loss_curves",
+    "measure_panels",
     "one_emergence",
     "over_checkpoints",
+    "probe_panels",
     "rank_by_layer",
     "rates",
+    "rates_by_difficulty",
     "recovered_by_heads",
     "scatter",
     "scatter_groups",
