@@ -22,7 +22,7 @@
 # > optimizer.
 #
 # Source: paper B, [Billa](../book/references.md#billa2026). The paper's tasks are named but their formats,
-# levels and training settings are not known to us; [ours](../book/methods.md) are short sequences.
+# levels and training settings are not known to us; ours are short sequences, shown below.
 
 # %% tags=["hide-cell"]
 # Installs the library on Colab, where it is missing; does nothing elsewhere.
@@ -106,7 +106,7 @@ table[["task_level", "untrained", "floor", "floor_step", "acquired", "final_accu
     axis="index"
 ).format(precision=2, na_rep="no")
 
-# %% mystnb={"figure": {"caption": "Live run of the quick profile: RankMe at the last layer and prompt token (blue) and accuracy (red) of each task-level. Shades: collapse up to the floor, recovery up to acquisition.", "name": "fig-live-collapse"}, "image": {"alt": "Panels of the task-levels trained live: RankMe falls within the first steps and rises again while accuracy is still low."}}
+# %% mystnb={"figure": {"caption": "Live run of the quick profile: RankMe at the last layer and prompt token (blue), the centred rank (green) and accuracy (red) of each task-level. Shades: collapse up to the floor of RankMe, recovery up to acquisition.", "name": "fig-live-collapse"}, "image": {"alt": "Panels of the task-levels trained live: RankMe falls within the first steps and rises again while accuracy is still low."}}
 plotting.three_phases(found.phase_panels(live, live.task_levels.iloc[0]), columns=3)
 plt.show()
 
@@ -118,7 +118,7 @@ runs = recorded_if_any(COLLAPSE)
 main = multi_task(runs.rows)
 Markdown(f"Source: {runs.label}. {runs.gap}")
 
-# %% mystnb={"figure": {"caption": "The smallest model on all tasks: RankMe (blue) and accuracy (red) of the middle level of each task. Thin lines are runs, bold ones medians. Shades at medians over runs: collapse up to the floor, recovery up to acquisition.", "name": "fig-collapse"}, "image": {"alt": "Eight panels, one a task at its middle level, of RankMe and accuracy over training steps of the smallest model, with the phases of collapse and recovery shaded."}}
+# %% mystnb={"figure": {"caption": "The smallest model on all tasks: RankMe (blue), the centred rank (green) and accuracy (red) of the middle level of each task. Thin lines are runs, bold ones medians. Shades at medians over runs: collapse up to the floor of RankMe, recovery up to acquisition.", "name": "fig-collapse"}, "image": {"alt": "Eight panels, one a task at its middle level, of RankMe and accuracy over training steps of the smallest model, with the phases of collapse and recovery shaded."}}
 smallest = main[main["size"] == "405k"]
 middle = [part.label for part in MultiTask().parts if part.level == 2]
 plotting.three_phases(found.phase_panels(smallest, middle))
@@ -144,7 +144,8 @@ plt.show()
 #
 # A collapse that also happens where nothing can be learned is no sign of learning. A collapse of the
 # uncentred rank that the centred rank does not share is a mean vector that grew: at the first steps all
-# prompts of a task are pushed towards the same answers.
+# prompts of a task are pushed towards the same answers. Where the two ranks have their floors at
+# different steps, as the verdict of B-1 says beside each other, they show two events, not one.
 
 # %% mystnb={"figure": {"caption": "Share of the peak rank lost at the floor, by kind of run and by convention. Dots are task-levels (means over runs), bars their medians.", "name": "fig-collapse-controls"}, "image": {"alt": "Depth of the collapse of every task-level for models on all tasks, on shuffled answers, on one task alone and with AdamW, uncentred beside centred."}}
 plotting.collapse_depths(found.depth_groups(runs.rows))

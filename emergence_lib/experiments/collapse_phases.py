@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -145,24 +146,37 @@ def depth_groups(rows: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def phase_panels(
-    rows: pd.DataFrame, levels: Sequence[str]
-) -> dict[str, list[tuple[pd.Series, pd.Series, float, float]]]:
-    """What a figure of the three phases shows of some task-levels.
+class PhaseRun(NamedTuple):
+    """What a figure of the three phases shows of one task-level of one run.
 
-    Returns:
-        Task-level → for each run its RankMe and accuracy over training, and the steps of its floor
-        and of its acquisition (infinite where not acquired).
+    Attributes:
+        rank, centred: RankMe and its centred twin at the last layer, indexed by step.
+        accuracy: exact match, indexed by step.
+        floor, acquired: steps of the floor of `rank` and of acquisition (infinite where not seen).
     """
-    panels = {}
-    for level in levels:
-        runs = [row for _, row in rows.iterrows() if level in list(row["task_levels"])]
-        panels[level] = [
-            (rank, curve(row, "accuracy", level), phases(rank, RULE).floor_step, at)
-            for row in runs
-            for rank in [rank_curve(row, level)]
-            for at in [_step(acquired(row, level))]
-        ]
+
+    rank: pd.Series
+    centred: pd.Series
+    accuracy: pd.Series
+    floor: float
+    acquired: float
+
+
+def phase_panels(rows: pd.DataFrame, levels: Sequence[str]) -> dict[str, list[PhaseRun]]:
+    """Task-level → one `PhaseRun` for each of the rows that has it."""
+    panels: dict[str, list[PhaseRun]] = {level: [] for level in levels}
+    for _, row in rows.iterrows():
+        for level in set(levels) & set(row["task_levels"]):
+            rank = rank_curve(row, level)
+            panels[level].append(
+                PhaseRun(
+                    rank,
+                    rank_curve(row, level, centred=True),
+                    curve(row, "accuracy", level),
+                    phases(rank, RULE).floor_step,
+                    _step(acquired(row, level)),
+                )
+            )
     return panels
 
 

@@ -9,27 +9,26 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
+from emergence_lib.experiments.collapse_phases import PhaseRun
 from emergence_lib.plotting.style import GUIDE, MODEL_SIZE_COLOURS, OKABE_ITO, PAPER_GREY, step_axis
 
-RANK_COLOUR = OKABE_ITO["blue"]
 ACCURACY_COLOUR = OKABE_ITO["vermillion"]
 CONVENTION_COLOURS = {"uncentred": OKABE_ITO["blue"], "centred": OKABE_ITO["green"]}
+RANK_COLOUR = CONVENTION_COLOURS["uncentred"]
 PHASE_SHADES = {"collapse": "#F3D9D2", "recovery": "#E3EDF7", "acquired": "#FFFFFF"}
-
-PhaseRun = tuple[pd.Series, pd.Series, float, float]
-"""Rank and accuracy over steps, and the steps of the floor and of acquisition (or infinity)."""
 
 
 def three_phases(panels: Mapping[str, Sequence[PhaseRun]], columns: int = 4) -> Figure:
-    """RankMe and accuracy over training, a panel a task-level, with the phases shaded.
+    """RankMe, its centred twin and accuracy over training, with the phases shaded.
 
-    Red up to the floor, blue from there to acquisition, white after it, each at the median over
-    runs. Runs are thin; medians are bold where there are several.
+    Red up to the floor of RankMe, blue from there to acquisition, white after it, each at the
+    median over runs. Runs are thin; medians are bold where there are several.
 
     Args:
-        panels: title → one `PhaseRun` a run. Without any run, the panels say so.
+        panels: task-level → one `PhaseRun` a run. Without any run, the panels say so.
         columns: panels in a row.
     """
     n_rows = -(-len(panels) // columns)
@@ -43,13 +42,15 @@ def three_phases(panels: Mapping[str, Sequence[PhaseRun]], columns: int = 4) -> 
             ax.set_title(f"{title}\nnot recorded yet")
             continue
         right = ax.twinx()
-        last = runs[0][0].index[-1]
-        floor, acquired = (float(np.median([run[k] for run in runs])) for k in (2, 3))
+        last = runs[0].rank.index[-1]
+        floor = float(np.median([run.floor for run in runs]))
+        acquired = float(np.median([run.acquired for run in runs]))
         ax.axvspan(0, floor, color=PHASE_SHADES["collapse"], linewidth=0, zorder=0)
         ax.axvspan(floor, min(acquired, last), color=PHASE_SHADES["recovery"], linewidth=0,
                    zorder=0)  # fmt: skip
-        _runs(ax, [run[0] for run in runs], RANK_COLOUR)
-        _runs(right, [run[1] for run in runs], ACCURACY_COLOUR)
+        _runs(ax, [run.rank for run in runs], RANK_COLOUR)
+        _runs(ax, [run.centred for run in runs], CONVENTION_COLOURS["centred"])
+        _runs(right, [run.accuracy for run in runs], ACCURACY_COLOUR)
         right.set_ylim(-0.03, 1.05)
         right.tick_params(colors=ACCURACY_COLOUR, labelsize=8)
         ax.tick_params(axis="y", colors=RANK_COLOUR, labelsize=8)
@@ -60,9 +61,13 @@ def three_phases(panels: Mapping[str, Sequence[PhaseRun]], columns: int = 4) -> 
         ax.set_xlabel("training step" if i >= len(panels) - columns else "")
         ax.set_title(f"{title} (n = {len(runs)})", fontsize=9)
         if i % columns == 0:
-            ax.set_ylabel("RankMe", color=RANK_COLOUR)
+            ax.set_ylabel("rank", color=RANK_COLOUR)
         if i % columns == columns - 1 or i == len(panels) - 1:
             right.set_ylabel("accuracy", color=ACCURACY_COLOUR)
+    names = {"RankMe": RANK_COLOUR, "centred": CONVENTION_COLOURS["centred"],
+             "accuracy": ACCURACY_COLOUR}  # fmt: skip
+    fig.legend([Line2D([], [], color=colour) for colour in names.values()], list(names),
+               loc="outside upper center", ncols=len(names))  # fmt: skip
     return fig
 
 
@@ -152,6 +157,7 @@ def collapse_depths(groups: Mapping[str, Mapping[str, Sequence[float]]]) -> Figu
                     label=name if i == 0 else None)  # fmt: skip
             ax.hlines(np.median(values), at - 0.12, at + 0.12, color=colour, linewidth=2)
     ax.set_xticks(range(len(groups)), list(groups), fontsize=8.5)
+    ax.set_xlim(-0.6, max(len(groups), 3) - 0.4)
     ax.set_ylim(-0.03, 1.03)
     ax.set_ylabel("share of the peak lost")
     if groups:
