@@ -150,7 +150,7 @@ def test_influence_is_averaged_over_cells_that_have_both_kinds():
     value = torch.arange(8.0).view(2, 2, 1, 2).expand(2, 2, 4, 2)
     total[0, 0] = value * seen[0]
     total[0, 1] = -value * seen[1]
-    measured = averages(total, seen, steps=10)
+    measured = averages(total, seen, n_measured=8, steps=10)
     cells = {(0, 0): (0, 4), (0, 1): (1, 5), (1, 0): (2, 6)}  # (position, square) → both layers
     by_layer = [10 * np.mean([v[layer] for v in cells.values()]) for layer in (0, 1)]
     assert measured["influence_by_layer"][0][0] == pytest.approx(by_layer, abs=1e-4)
@@ -194,12 +194,14 @@ def test_the_parts_together_remove_what_the_whole_step_removes():
         streams = residuals_at(net, batch, positions) - residuals_at(final, batch, positions)
         return streams @ w.T  # [layer, pos, game, feature]
 
+    learned_from = task.sample(6, step_generator(1, "train"))
     errors = dict(zip(sites, error(model).flatten(0, 1), strict=True))
     moment = SecondMoment(0.999, every=2)
-    measured = mismatch_removed(model, batch, directions, errors, moment, lr=0.01)
-    step = moment.step(
-        backward_passes(model, batch.tokens, batch.loss_mask, myopic=False).full, 1.0
+    measured = mismatch_removed(
+        model, learned_from, batch.tokens, directions, errors, moment, lr=0.01
     )
+    passes = backward_passes(model, learned_from.tokens, learned_from.loss_mask, myopic=False)
+    step = moment.step(passes.full, 1.0)
     start = {name: value.clone() for name, value in model.state_dict().items()}
     ends = []
     for h in (-1e-6, 1e-6):
@@ -274,9 +276,9 @@ def test_the_edit_moves_the_read_out_to_the_other_owner():
         stream = residuals_at(model, test, SMALL.positions())[2, where, turned.game]
         w = weight[2, where][:, turned.square].T
         owner = boards.state[where, turned.game, turned.square]
-        moved = stream - (4 * owner / w.norm(dim=1) ** 2)[:, None] * w
+        moved = stream - (8 * owner / w.norm(dim=1) ** 2)[:, None] * w
         change = ((moved - stream) * w).sum(1)
-        assert change.tolist() == pytest.approx((-4 * owner).tolist(), rel=1e-3)
+        assert change.tolist() == pytest.approx((-8 * owner).tolist(), rel=1e-3)
         shares.append(followed(model.unembed(model.final_norm(moved)), turned))
     expected = torch.cat(shares).mean().item()
     assert measured["followed_edited"][2] == pytest.approx(expected, abs=1e-3)

@@ -56,9 +56,9 @@ class OthelloCell:
     n_layers: int = 3
     d_model: int = 64
     n_heads: int = 4
-    steps: int = 4_000
+    steps: int = 6_000
     batch_size: int = 32
-    lr: float = 3e-3
+    lr: float = 4e-3
     probe_games: int = 2_000
     track_every: int = 100
 

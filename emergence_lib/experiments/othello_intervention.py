@@ -1,11 +1,11 @@
 """Turning a disc over inside the model: does its next move follow?
 
 In games where one useful disc is turned over, the residual stream of one layer is moved at one
-position along the probe's direction of that square, until the probe reads the other owner. Moves
-that this makes legal should become likely, those that it makes illegal unlikely. A probe only
-decodes; this tells whether what it decodes is used (Li et al. 2023, arXiv 2210.13382; Nanda et al.
-2023, arXiv 2309.00941, with linear directions). The control moves the stream as far in a random
-direction.
+position along the probe's direction of that square, past the point where the probe reads the other
+owner. Moves that this makes legal should become likely, those that it makes illegal unlikely. A
+probe only decodes; this tells whether what it decodes is used (Li et al. 2023, arXiv 2210.13382;
+Nanda et al. 2023, arXiv 2309.00941, with linear directions). The control moves the stream as far in
+a random direction.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from emergence_lib.models import Transformer
 from emergence_lib.tasks import Batch
 from emergence_lib.tasks.othello import FIRST_SQUARE
 
-STRENGTH = 2.0
-"""The read-out is moved from +1 to -1 times this: later layers have the true board at hand too."""
+STRENGTH = 4.0
+"""The read-out is moved this many times as far as from one owner to the other. Once as far does
+less than half as much: other positions and later layers still know the true board."""
 
 
 @dataclass(frozen=True)
