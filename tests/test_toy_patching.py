@@ -244,8 +244,8 @@ def test_too_few_runs_test_nothing():
 def test_the_tables_have_a_line_a_part():
     table = parts_table(rows(0.1), "linear_map")
     assert table["part moved"].tolist() == list(PARTS)
-    assert table.forward[0].startswith("0.12 [")
-    parts, means, runs = share_groups(rows(0.1), "linear_map")["forward"]
+    assert table["post into pre"][0].startswith("0.12 [")
+    parts, means, runs = share_groups(rows(0.1), "linear_map")["post into pre"]
     assert (len(parts), len(means), len(runs[0])) == (len(PARTS), len(PARTS), 4)
     assert parts_table(rows(0.1), "cellular_automata").empty
     assert set(OUTPUTS) < set(PARTS)

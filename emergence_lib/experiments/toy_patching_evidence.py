@@ -12,7 +12,12 @@ import pandas as pd
 from emergence_lib.analysis.survival import Estimate, mean_interval
 from emergence_lib.experiments.evidence import over_runs, with_interval
 
-DIRECTIONS = ("forward", "reverse", "control")
+DIRECTIONS = {
+    "forward": "post into pre",
+    "reverse": "pre into post",
+    "control": "earlier into pre",
+}
+"""Column of the rows → what it is called."""
 TASK_NAMES = {"linear_map": "linear map", "cellular_automata": "cellular automata"}
 MOST = 0.5
 """Share of a jump above which a part carries most of it."""
@@ -23,7 +28,7 @@ def shares(rows: pd.DataFrame, task: str, direction: str, part: str) -> list[flo
 
     Args:
         rows: recorded runs.
-        direction: one of `DIRECTIONS`.
+        direction: a key of `DIRECTIONS`.
         part: one of `analysis.moved_parts.PARTS`.
     """
     found = []
@@ -51,24 +56,27 @@ def parts_table(rows: pd.DataFrame, task: str) -> pd.DataFrame:
     parts = next((list(row.parts) for _, row in rows[rows.task == task].iterrows()), [])
     lines = [
         {"part moved": part}
-        | {d: with_interval(share(rows, task, d, part), ".2f") for d in DIRECTIONS}
+        | {
+            name: with_interval(share(rows, task, direction, part), ".2f")
+            for direction, name in DIRECTIONS.items()
+        }
         for part in parts
     ]
-    return pd.DataFrame(lines, columns=["part moved", *DIRECTIONS])
+    return pd.DataFrame(lines, columns=["part moved", *DIRECTIONS.values()])
 
 
 def share_groups(
     rows: pd.DataFrame, task: str
 ) -> dict[str, tuple[list[str], list[Estimate], list[list[float]]]]:
-    """direction → (parts, mean share of each, shares of the runs): what the figure draws."""
+    """Name of a direction → (parts, mean share of each, shares of the runs): for the figure."""
     parts = next((list(row.parts) for _, row in rows[rows.task == task].iterrows()), [])
     return {
-        d: (
+        name: (
             parts,
-            [share(rows, task, d, part) for part in parts],
-            [shares(rows, task, d, part) for part in parts],
+            [share(rows, task, direction, part) for part in parts],
+            [shares(rows, task, direction, part) for part in parts],
         )
-        for d in DIRECTIONS
+        for direction, name in DIRECTIONS.items()
     }
 
 

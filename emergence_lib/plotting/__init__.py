@@ -11,6 +11,7 @@
     proxies        `small_for_large`, `led_by_chance`, `concordances`
     precursors     `measure_panels`, `lead_dots`, `rates_by_difficulty`, `definition_map`,
                    `against_chance`, `probe_panels`
+    named          `named_estimates`
     scatters       `scatter`, `scatter_groups`
     waiting        `waits`
 
@@ -34,6 +35,7 @@ from emergence_lib.plotting.collapse import (
     three_phases,
 )
 from emergence_lib.plotting.layers import falls_by_layer, rank_by_layer, which_end_first
+from emergence_lib.plotting.named import named_estimates
 from emergence_lib.plotting.over_training import loss_curves, survival_curves
 from emergence_lib.plotting.precursors import (
     against_chance,
@@ -48,10 +50,13 @@ from emergence_lib.plotting.scatters import scatter, scatter_groups
 from emergence_lib.plotting.style import (
     COMPONENT_COLOURS,
     GUIDE,
+    MIXER_COLOURS,
     MODEL_SIZE_COLOURS,
+    MOVE_COLOURS,
     OKABE_ITO,
     PAPER_GREY,
     PROFILE_COLOURS,
+    SOURCE_COLOURS,
     STATE_SIZE_COLOURS,
     TASK_COLOURS,
     WAIT_COLOURS,
@@ -63,10 +68,13 @@ from emergence_lib.plotting.waiting import waits
 __all__ = [
     "COMPONENT_COLOURS",
     "GUIDE",
+    "MIXER_COLOURS",
     "MODEL_SIZE_COLOURS",
+    "MOVE_COLOURS",
     "OKABE_ITO",
     "PAPER_GREY",
     "PROFILE_COLOURS",
+    "SOURCE_COLOURS",
     "STATE_SIZE_COLOURS",
     "TASK_COLOURS",
     "WAIT_COLOURS",
@@ -87,6 +95,7 @@ __all__ = [
     "loss_by_sparsity",
     "loss_curves",
     "measure_panels",
+    "named_estimates",
     "one_emergence",
     "over_checkpoints",
     "probe_panels",

@@ -58,6 +58,26 @@ MODEL_SIZE_COLOURS = {
     "160m": OKABE_ITO["purple"],
     "410m": OKABE_ITO["vermillion"],
 }
+MIXER_COLOURS = {
+    "attention": OKABE_ITO["blue"],
+    "MLP-Mixer": OKABE_ITO["vermillion"],
+    "Mamba": OKABE_ITO["green"],
+    "Gated DeltaNet": OKABE_ITO["purple"],
+    "RWKV": OKABE_ITO["orange"],
+    "xLSTM (mLSTM)": OKABE_ITO["sky"],
+    "linear RNN": OKABE_ITO["black"],
+}
+SOURCE_COLOURS = {
+    "no source": OKABE_ITO["black"],
+    "Dyck": OKABE_ITO["blue"],
+    "neural automata": OKABE_ITO["vermillion"],
+    "unigram tokens": "#8A8A8A",
+}
+MOVE_COLOURS = {
+    "post into pre": OKABE_ITO["blue"],
+    "pre into post": OKABE_ITO["purple"],
+    "earlier into pre": "#8A8A8A",
+}
 COMPONENT_COLOURS = {
     "patterns": OKABE_ITO["blue"],
     "values": OKABE_ITO["green"],
