@@ -30,6 +30,16 @@ def test_a_probe_solves_the_augmented_least_squares_problem_of_each_site(alpha):
         assert probe(x)[k, i].numpy() == pytest.approx(x[k, i].numpy() @ weight + bias, abs=1e-10)
 
 
+def test_a_single_feature_is_read_as_one_of_several():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 30, 4, generator=generator, dtype=torch.float64)
+    y = torch.randn(2, 30, 3, generator=generator, dtype=torch.float64)
+    several, alone = fit_ridge(x, y), fit_ridge(x, y[..., :1])
+    assert alone.weight.shape == (2, 4, 1)
+    assert alone.bias.shape == (2, 1)
+    assert torch.allclose(alone(x), several(x)[..., :1])
+
+
 def test_the_bias_is_not_shrunk():
     probe = fit_ridge(noise(30, 3), torch.full((30, 1), 7.0), alpha=1e9)
     assert probe(noise(5, 3, seed=2)).flatten().tolist() == pytest.approx([7.0] * 5, abs=1e-6)

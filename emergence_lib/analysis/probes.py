@@ -67,8 +67,9 @@ def fit_ridge(
         Ridge(alpha).fit(x, y)
         for x, y in zip(_by_site(activations), _by_site(features), strict=True)
     ]
-    weight = torch.tensor(np.stack([probe.coef_.T for probe in probes]))
-    bias = torch.tensor(np.stack([probe.intercept_ for probe in probes]))
+    # scikit-learn drops the dimension of a single feature.
+    weight = torch.tensor(np.stack([np.atleast_2d(probe.coef_).T for probe in probes]))
+    bias = torch.tensor(np.stack([np.atleast_1d(probe.intercept_) for probe in probes]))
     return Probe(
         weight.to(activations).reshape(*sites, *weight.shape[1:]),
         bias.to(activations).reshape(*sites, *bias.shape[1:]),
