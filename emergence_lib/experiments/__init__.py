@@ -16,6 +16,7 @@ from emergence_lib.experiments.pre_pretraining import PRE_PRETRAINING
 from emergence_lib.experiments.precursors import PRECURSORS
 from emergence_lib.experiments.pythia import PYTHIA
 from emergence_lib.experiments.sparsity import SPARSITY
+from emergence_lib.experiments.text_features import TEXT_FEATURES
 from emergence_lib.experiments.toy_patching import TOY_PATCHING
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -37,6 +38,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         DEPTH,
         OTHELLO,
         LENSES,
+        TEXT_FEATURES,
     )
 }
 """The one registry: every experiment by its name."""
