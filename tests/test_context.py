@@ -131,8 +131,9 @@ def test_exponents_stand_beside_the_papers():
     assert table.runs.tolist() == [7, 12]
     assert (table.low < table.exponent).all()
     assert len(context.exponents(pd.DataFrame())) == 1
-    laws = context.fits(pd.DataFrame(rows(LINEAR)))
-    assert laws["no bias"](16) == pytest.approx(900, rel=0.1)
+    line = context.fits(pd.DataFrame(rows(LINEAR | {4: [50]})))["no bias"]
+    assert line.index.tolist() == [8, 16, 32]
+    assert line[16] == pytest.approx(900, rel=0.1)
     assert context.repeats((4, 16)).S.tolist() == [4, 16]
 
 

@@ -14,7 +14,7 @@ easier for another reason than their length: they come back to old ones (`repeat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -195,10 +195,15 @@ def exponents(rows: pd.DataFrame) -> pd.DataFrame:
     ).rename(columns={"value": "exponent"})
 
 
-def fits(rows: pd.DataFrame) -> dict[str, Callable[[float], float]]:
-    """Condition → median steps at a state size by its power law, where that is known."""
-    laws = {name: exponent(rows[conditions(rows) == name]) for name in by_state_size(rows)}
-    return {name: law.median for name, law in laws.items() if law is not None}
+def fits(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """Condition → steps by its power law at the state sizes that the law rests on."""
+    lines = {}
+    for name, table in by_state_size(rows).items():
+        law = exponent(rows[conditions(rows) == name])
+        if law is not None:
+            sizes = [size for size in table.x if size > REPEATING]
+            lines[name] = pd.Series([law.median(size) for size in sizes], index=sizes)
+    return lines
 
 
 def repeats(state_sizes: Sequence[int]) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -20,7 +20,7 @@ def waits(
     colours: Mapping[str, str],
     ylabel: str,
     *,
-    fits: Mapping[str, Callable[[float], float]] | None = None,
+    fits: Mapping[str, pd.Series] | None = None,
     paper: Mapping[int, float] | None = None,
 ) -> Figure:
     """Steps against a size on doubled axes, a panel a question and a line a group.
@@ -32,7 +32,7 @@ def waits(
         panels: title → the label of the size, and label → columns x, median (steps, infinite where
             not reached) and events (a list of `Event`, one a run).
         colours: label → colour.
-        fits: label → median steps at a size, drawn dotted over the sizes of its group.
+        fits: label → fitted steps by size, drawn dotted.
         paper: size → the paper's steps, grey diamonds.
     """
     fig, axes = plt.subplots(
@@ -45,8 +45,7 @@ def waits(
             _runs(ax, at, table, colours[label])
             _medians(ax, at, table, colours[label], label)
             if fits and label in fits:
-                line = np.geomspace(table.x.min(), table.x.max(), 20)
-                ax.plot(line, [fits[label](x) for x in line], ":", color=colours[label], lw=1.2)
+                ax.plot(fits[label], ":", color=colours[label], linewidth=1.2)
         if paper:
             ax.plot(list(paper), list(paper.values()), "D", color=PAPER_GREY, markersize=5,
                     label="paper (mean of 3)", zorder=0)  # fmt: skip
