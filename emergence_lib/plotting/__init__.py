@@ -5,13 +5,15 @@
     attention      `attention_maps`, `watched_run`
     capabilities   `emergence_steps`, `over_checkpoints`, `one_emergence`, `recovered_by_heads`,
                    `head_effects`, `token_attention`
+    boards         `othello_board`, `probe_accuracy`, `influence_by_part`, `turned_discs`
     cells          `dose_response`, `loss_by_sparsity`, `rates`, `bit_accuracy`
     collapse       `three_phases`, `floors_by_task`, `agreement_of_sizes`, `collapse_depths`
     layers         `rank_by_layer`, `falls_by_layer`, `which_end_first`
-    proxies        `small_for_large`, `led_by_chance`, `concordances`
+    named          `named_estimates`
     precursors     `measure_panels`, `lead_dots`, `rates_by_difficulty`, `definition_map`,
                    `against_chance`, `probe_panels`
-    named          `named_estimates`
+    precaching     `probes_by_position`, `influence_by_position`
+    proxies        `small_for_large`, `led_by_chance`, `concordances`
     scatters       `scatter`, `scatter_groups`
     waiting        `waits`
 
@@ -19,6 +21,12 @@ Notebooks draw through this package: ``plotting.loss_curves(…)``.
 """
 
 from emergence_lib.plotting.attention import attention_maps, watched_run
+from emergence_lib.plotting.boards import (
+    influence_by_part,
+    othello_board,
+    probe_accuracy,
+    turned_discs,
+)
 from emergence_lib.plotting.capabilities import (
     emergence_steps,
     head_effects,
@@ -37,6 +45,7 @@ from emergence_lib.plotting.collapse import (
 from emergence_lib.plotting.layers import falls_by_layer, rank_by_layer, which_end_first
 from emergence_lib.plotting.named import named_estimates
 from emergence_lib.plotting.over_training import loss_curves, survival_curves
+from emergence_lib.plotting.precaching import influence_by_position, probes_by_position
 from emergence_lib.plotting.precursors import (
     against_chance,
     definition_map,
@@ -90,6 +99,8 @@ __all__ = [
     "falls_by_layer",
     "floors_by_task",
     "head_effects",
+    "influence_by_part",
+    "influence_by_position",
     "lead_dots",
     "led_by_chance",
     "loss_by_sparsity",
@@ -97,8 +108,11 @@ __all__ = [
     "measure_panels",
     "named_estimates",
     "one_emergence",
+    "othello_board",
     "over_checkpoints",
+    "probe_accuracy",
     "probe_panels",
+    "probes_by_position",
     "rank_by_layer",
     "rates",
     "rates_by_difficulty",
@@ -110,6 +124,7 @@ __all__ = [
     "survival_curves",
     "three_phases",
     "token_attention",
+    "turned_discs",
     "use_style",
     "waits",
     "watched_run",

@@ -89,6 +89,18 @@ USEFULNESS_COLOURS = {
     "useful": OKABE_ITO["blue"],
     "useless": OKABE_ITO["vermillion"],
 }
+GRADIENT_COLOURS = {
+    "direct": OKABE_ITO["blue"],
+    "precached": OKABE_ITO["vermillion"],
+    "shared": OKABE_ITO["green"],
+}
+TRAINING_COLOURS = {
+    "plain": OKABE_ITO["black"],
+    "no pre-caching": OKABE_ITO["green"],
+    "no sharing": OKABE_ITO["vermillion"],
+    "neither": OKABE_ITO["purple"],
+    "untrained": "#8A8A8A",
+}
 PAPER_GREY = "#8A8A8A"
 GUIDE: dict[str, Any] = {"color": "#555555", "linewidth": 0.9, "linestyle": "--", "zorder": 0}
 
