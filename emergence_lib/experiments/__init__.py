@@ -18,6 +18,7 @@ from emergence_lib.experiments.pythia import PYTHIA
 from emergence_lib.experiments.sparsity import SPARSITY
 from emergence_lib.experiments.text_features import TEXT_FEATURES
 from emergence_lib.experiments.toy_patching import TOY_PATCHING
+from emergence_lib.experiments.toy_precaching import TOY_PRECACHING
 
 EXPERIMENTS: dict[str, Experiment] = {
     e.name: e
@@ -36,6 +37,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         CONTEXT,
         HEADS,
         DEPTH,
+        TOY_PRECACHING,
         OTHELLO,
         LENSES,
         TEXT_FEATURES,
