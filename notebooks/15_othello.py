@@ -86,10 +86,9 @@ Markdown(evidence("C-5", "C-6"))
 # %% [markdown]
 # ## Live: train it yourself
 #
-# A small model and a short training, in which about three of four likeliest moves become legal. The
-# drawing is one held-out game half-way through. Left, the discs, those of the player to move in black; in
-# the middle what linear probes read, with a cross where they name the wrong owner; right, the model's next
-# move.
+# A small model and a short training. The drawing is one held-out game half-way through. Left, the discs,
+# those of the player to move in black; in the middle what linear probes read, with a cross where they name
+# the wrong owner; right, the model's next move.
 
 # %%
 live = sweep(OTHELLO, live_grid.points(), device=device)
@@ -130,8 +129,8 @@ plt.show()
 #
 # A probe shows that the owner of a square can be read off, not that the model reads it. So one useful disc
 # is turned over inside the model: the residual stream at this position is moved along the probe's
-# direction until the read-out is that of the other owner, twice over. The moves that become legal should
-# become likely, and those that stop being legal unlikely.
+# direction, four times as far as the read-out needs to name the other owner. The moves that become legal
+# should become likely, and those that stop being legal unlikely.
 
 # %% mystnb={"figure": {"caption": "Share of the moves that a turned disc changes which the model predicts as on the turned board, by the layer at which the residual stream is edited. Grey: moved as far in a random direction. Dashed: without an edit. Means over runs.", "name": "fig-othello-turned"}, "image": {"alt": "Share of changed moves predicted as on the turned board against the edited layer: along the probe's direction, in a random direction as long, and without any edit."}}
 plotting.turned_discs(found.intervention_table(runs.rows), len(runs.rows))
@@ -148,7 +147,9 @@ Markdown(found.intervention_sentence(runs.rows))
 # others for any model. What training adds is the distance between the solid and the dashed lines.
 #
 # Influence is about causes during training, and it is linear: what a step of each part does to the
-# read-out, to first order. The shared part is the largest of the three by its definition. It holds all
+# read-out, to first order. Steps are not small, so the three parts together come to several times the
+# mismatch that there was to remove; what is left over are steps that go too far and are taken back. Read
+# the parts against each other, not as shares of the read-out. And note what the shared part holds: all
 # that other positions teach the same weights, among them the same square at positions at which it is
 # useful.
 #
@@ -159,6 +160,9 @@ Markdown(found.intervention_sentence(runs.rows))
 #   `paper` profile, which is not recorded.
 # - Influence is measured at one training step in a hundred, each standing for the next ones, with Adam's
 #   second moment estimated from these steps and no first moment. The paper measures every step.
+# - The paper takes the mismatch on the batch that a step is about to learn from, here it is that of fresh
+#   games. A batch here has 32 games, and every step fits its own batch: measured on it, the influences add
+#   up to far more than the mismatch, most of which the next batches undo.
 # - The paper's numbers have other units (their probes and model are others), so signs and ratios compare,
 #   sizes do not.
 # - A read-out moved "to the other owner" moves along a decoding direction, which need not be the direction
