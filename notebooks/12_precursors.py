@@ -39,7 +39,7 @@ profile = "quick"  # the live part's grid: smoke, quick, cpu or paper
 device = "cpu"  # or "cuda"
 # None keeps the profile's own value, which for quick is given in brackets.
 seeds = None  # live runs (1)
-steps = None  # training steps (400)
+steps = None  # training steps (300)
 levels = None  # task-levels measured, for example ["COPY 1", "MOD 2"] (COPY 1)
 draws = None  # Langevin steps averaged for the LLC, in each of two walks (10)
 
@@ -135,7 +135,7 @@ plt.show()
 # kinds of curve that know nothing of the task tell how much of a rate is that: the same measure on another
 # task-level of the run, the measure's own moves in a random order, and a random walk of the same size.
 
-# %% mystnb={"figure": {"caption": "Share of acquired task-levels in which each measure leads (black), beside the rates of curves that have nothing to do with the task-level.", "name": "fig-precursor-chance"}, "image": {"alt": "Measured lead rates of five measures as black dots beside the rates of swapped, shuffled and random-walk curves."}}
+# %% mystnb={"figure": {"caption": "Share of acquired task-levels in which each measure leads (rings), beside the rates of curves that have nothing to do with the task-level.", "name": "fig-precursor-chance"}, "image": {"alt": "Measured lead rates of five measures as rings beside the rates of swapped, shuffled and random-walk curves."}}
 plotting.against_chance(events.chance_table(runs.rows), events.FIVE)
 plt.show()
 

@@ -258,7 +258,7 @@ def panels(
     rows: pd.DataFrame, levels: Sequence[str]
 ) -> tuple[dict[str, dict[str, pd.Series]], dict[str, str], dict[str, float]]:
     """What `plotting.measure_panels` draws of the first run: curves, names, acquisition."""
-    names = {"accuracy": "accuracy", **FIVE}
+    names = {"accuracy": "accuracy"} | {m: name.replace(" ", "\n", 1) for m, name in FIVE.items()}
     curves: dict[str, dict[str, pd.Series]] = {level: {} for level in levels}
     steps = dict.fromkeys(levels, np.nan)
     for _, row in rows[:1].iterrows():

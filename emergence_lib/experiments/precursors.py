@@ -192,7 +192,7 @@ PRECURSORS = Experiment(
     grid=PrecursorGrid,
     profiles={
         "smoke": (PrecursorGrid(seeds=1, steps=1, strides=1, levels=("MOD 1",), draws=4),),
-        "quick": (PrecursorGrid(seeds=1, steps=400, strides=8, levels=("COPY 1",), draws=10),),
+        "quick": (PrecursorGrid(seeds=1, steps=300, strides=6, levels=("COPY 1",), draws=10),),
         "cpu": (PrecursorGrid(),),
         "paper": (
             PrecursorGrid(

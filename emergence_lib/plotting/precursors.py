@@ -99,7 +99,7 @@ def lead_dots(table: pd.DataFrame, names: Mapping[str, str]) -> Figure:
     ax.set_xscale("log")
     ax.set_yticks(range(len(names)), labels)
     ax.invert_yaxis()
-    ax.set_xlabel("step of acquisition / step of the event   (right of 1: the measure leads)")
+    ax.set_xlabel("step of acquisition / step of the event (above 1 it leads)")
     return fig
 
 
@@ -173,15 +173,16 @@ def against_chance(table: pd.DataFrame, names: Mapping[str, str]) -> Figure:
         names: measure → label, top first.
     """
     markers = {
-        "rate": ("measured", "o", OKABE_ITO["black"]),
         "swapped": ("another task's curve", "D", OKABE_ITO["orange"]),
         "shuffled": ("its own moves, shuffled", "s", OKABE_ITO["sky"]),
         "walk": ("random walk", "^", OKABE_ITO["green"]),
-    }
-    fig, ax = plt.subplots(figsize=(7, 0.9 + 0.5 * len(names)))
+    }  # measured: a ring around what coincides with it
+    fig, ax = plt.subplots(figsize=(8.4, 0.9 + 0.5 * len(names)))
     lines = table.set_index("measure").reindex(list(names))
     for column, (label, marker, colour) in markers.items():
         ax.plot(lines[column], range(len(names)), marker, color=colour, label=label, markersize=6)
+    ax.plot(lines["rate"], range(len(names)), "o", color="black", fillstyle="none", markersize=11,
+            label="measured")  # fmt: skip
     counts = lines["n"].fillna(0)
     if not counts.any():
         ax.set_title(NOTHING)
@@ -226,8 +227,10 @@ def probe_panels(
         step_axis(ax, 1)
         ax.set_xlabel("")
         ax.set_ylim(0, 1.03)
-    for ax in axes[-1]:
-        ax.set_xlabel("training step")
+    for i, ax in enumerate(axes.flat[: len(curves)]):
+        if i + columns >= len(curves):  # the lowest of its column
+            ax.set_xlabel("training step")
+            ax.tick_params(labelbottom=True)
     for ax in axes[:, 0]:
         ax.set_ylabel("accuracy", fontsize=9)
     handles, labels = axes[0, 0].get_legend_handles_labels()
