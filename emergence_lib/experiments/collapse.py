@@ -1,6 +1,6 @@
 """Collapse, recovery, acquisition: the geometry of a model that learns 24 task-levels.
 
-Claims B-1, B-2, B-3 and B-9.
+Claims B-1 to B-5, B-9, B-10, B-12 and B-14.
 
 Source: paper B (arXiv 2602.15997; fact sheet B1), which trains one model a size on eight tasks in
 three levels and finds that the effective rank of its representations falls early, rises again, and
@@ -27,7 +27,14 @@ from emergence_lib.experiments.collapse_evidence import (
     judge_task_specific_floors,
     judge_three_phases,
 )
+from emergence_lib.experiments.difficulty_evidence import (
+    judge_easy_tasks_are_not_led,
+    judge_fine_timing,
+    judge_hard_tasks_are_led,
+)
 from emergence_lib.experiments.linear_map_cell import as_rate
+from emergence_lib.experiments.proxies_evidence import judge_proxies
+from emergence_lib.experiments.top_down_evidence import judge_top_down
 from emergence_lib.models.shapes import ALGORITHMIC_SIZES
 from emergence_lib.tasks.algorithmic import ALGORITHMS
 from emergence_lib.tasks.base import require_int
@@ -135,7 +142,12 @@ COLLAPSE = Experiment(
         "B-1": judge_three_phases,
         "B-2": judge_task_specific_floors,
         "B-3": judge_sizes_agree,
+        "B-4": judge_top_down,
+        "B-5": judge_hard_tasks_are_led,
         "B-9": judge_nearly_all_acquired,
+        "B-10": judge_fine_timing,
+        "B-12": judge_easy_tasks_are_not_led,
+        "B-14": judge_proxies,
     },
     seconds={"smoke": 1, "quick": 25, "cpu": 480, "paper": 3_600},
 )

@@ -34,7 +34,8 @@ def level_means(rows: pd.DataFrame) -> pd.DataFrame:
         size's acquired task-levels, or never acquired), n (runs).
     """
     table = ordered_table(rows)
-    table = table.assign(step=table.acquired.fillna(np.inf), log=np.log(table.floor))
+    steps, floors = table.acquired.astype(float), table.floor.astype(float)
+    table = table.assign(step=steps.fillna(np.inf), log=np.log(floors))
     means = (
         table.groupby(["size", "task_level"], sort=False)
         .agg(log=("log", "mean"), step=("step", "median"), n=("seed", "size"))
@@ -72,7 +73,8 @@ def transfer_table(rows: pd.DataFrame) -> pd.DataFrame:
     """How well the smallest size predicts each larger one, by group of task-levels.
 
     Returns:
-        Columns large, quantity (a key of `QUANTITIES`), group (one of `GROUPS`), n (task-levels),
+        Columns large, quantity (a key of `QUANTITIES`), group (one of `GROUPS`), n (task-levels;
+        those that neither size acquires have no step to compare and are left out there),
         rho, low, high (bootstrap over task-levels; NaN below `MIN_LEVELS`), factor (median by which
         the larger model's value is off, at least 1, of those known for both).
     """
@@ -83,11 +85,12 @@ def transfer_table(rows: pd.DataFrame) -> pd.DataFrame:
             for group in GROUPS:
                 mine = pairs[(pairs.large == size) & (pairs.group.eq(group) | (group == "all"))]
                 a, b = (mine[f"{quantity}_{end}"].to_numpy() for end in ("small", "large"))
-                known = np.isfinite(a) & np.isfinite(b)
+                some, known = np.isfinite(a) | np.isfinite(b), np.isfinite(a) & np.isfinite(b)
                 off = np.abs(np.log(a[known] / b[known]))
                 factor = float(np.exp(np.median(off))) if known.any() else np.nan
-                rho = rank_correlation(a, b) if len(mine) >= MIN_LEVELS else UNKNOWN
-                lines.append((size, quantity, group, len(mine), *rho, factor))
+                n = int(some.sum())
+                rho = rank_correlation(a[some], b[some]) if n >= MIN_LEVELS else UNKNOWN
+                lines.append((size, quantity, group, n, *rho, factor))
     columns = ["large", "quantity", "group", "n", "rho", "low", "high", "factor"]
     return pd.DataFrame(lines, columns=columns)
 

@@ -8,6 +8,8 @@ is half-way down sooner. Layers of one run share a schedule of checkpoints, so t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -32,7 +34,7 @@ FIRST = ("last layer", "together", "first layer")
 def deep_runs(rows: pd.DataFrame) -> pd.DataFrame:
     """The runs on all tasks of models with at least `MIN_LAYERS` layers."""
     runs = multi_task(rows)
-    return runs[[len(ranks[0]) >= MIN_LAYERS for ranks in runs.rankme]]
+    return runs[np.array([len(ranks[0]) >= MIN_LAYERS for ranks in runs.rankme], dtype=bool)]
 
 
 def layer_table(rows: pd.DataFrame, centred: bool = False) -> pd.DataFrame:
@@ -61,7 +63,8 @@ def layer_table(rows: pd.DataFrame, centred: bool = False) -> pd.DataFrame:
                 run = (row["size"], row["seed"], level)
                 lines.append((*run, layer, top, one.depth, step, one.depth - mean))
     columns = ["size", "seed", "task_level", "layer", "top", "depth", "half_way", "relative"]
-    return pd.DataFrame(lines, columns=columns)
+    numbers = dict.fromkeys(["depth", "half_way", "relative"], float)
+    return pd.DataFrame(lines, columns=columns).astype(numbers)
 
 
 def top_down_table(rows: pd.DataFrame, centred: bool = False) -> pd.DataFrame:
@@ -131,6 +134,40 @@ def counts_by_task(rows: pd.DataFrame) -> pd.DataFrame:
     share = table.groupby(["task", "size"], sort=False).top_down.mean().unstack("size")
     order = [*dict.fromkeys(table.task)]
     return (share > 0.5).where(share.notna()).loc[order, sizes_in(table)]
+
+
+def layer_panels(
+    rows: pd.DataFrame, levels: Sequence[str]
+) -> dict[str, dict[int, list[pd.Series]]]:
+    """What a figure of some task-levels shows: layer → the rank as a share of its highest so far.
+
+    Args:
+        rows: runs of one size.
+        levels: task-levels; one curve for each run that has them.
+    """
+    panels: dict[str, dict[int, list[pd.Series]]] = {level: {} for level in levels}
+    for _, row in rows.iterrows():
+        for level in levels:
+            for layer in range(1, len(row["rankme"][0]) + 1):
+                rank = rank_curve(row, level, layer)
+                panels[level].setdefault(layer, []).append(rank / rank.cummax())
+    return panels
+
+
+def first_by_kind(rows: pd.DataFrame) -> pd.DataFrame:
+    """Which end is half-way down first, of every size in both conventions.
+
+    Returns:
+        Columns kind ("3.2m, uncentred (n = 2)", n runs) and first (one of `FIRST`).
+    """
+    runs = deep_runs(rows)
+    found = []
+    for size in sizes_in(runs):
+        mine = runs[runs["size"] == size]
+        for name, centred in (("uncentred", False), ("centred", True)):
+            kind = f"{size}, {name} (n = {len(mine)})"
+            found.append(top_down_table(mine, centred)[["first"]].assign(kind=kind))
+    return pd.concat(found) if found else pd.DataFrame(columns=["first", "kind"])
 
 
 def judge_top_down(rows: pd.DataFrame) -> Verdict:

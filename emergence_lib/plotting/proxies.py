@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from emergence_lib.plotting.style import GUIDE, OKABE_ITO
 
@@ -49,8 +50,13 @@ def small_for_large(table: pd.DataFrame, names: Mapping[str, str]) -> Figure:
                         alpha=0.75, markersize=5, label=f"{group} ({len(mine)})")  # fmt: skip
             ax.set_xscale("log")
             ax.set_yscale("log")
+            for axis in (ax.xaxis, ax.yaxis):
+                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.set_major_formatter("{x:g}")
+                axis.set_minor_formatter(NullFormatter())
             if len(known):
-                ax.axline((1, 1), slope=1, **GUIDE)
+                both = known[[f"{quantity}_small", f"{quantity}_large"]].to_numpy()
+                ax.plot(*[[both.min(), both.max()]] * 2, **GUIDE)
                 ax.legend(fontsize=8)
             ax.set_title(title)
             ax.set_xlabel("smallest model")
