@@ -416,8 +416,8 @@ def test_the_figures_show_the_means_over_runs():
 def test_before_the_first_run_the_figures_say_so():
     for figure in drawn(made_up()[:0]):
         assert {ax.get_title() for ax in figure.axes} == {"not recorded yet"}
-    for words in (found.legal_sentence, found.intervention_sentence):
-        assert words(made_up()[:0]) == "Nothing is recorded yet."
+    assert found.legal_sentence(made_up()[:0]) == ""
+    assert found.intervention_sentence(made_up()[:0]) == "Nothing is recorded yet."
     plt.close("all")
 
 

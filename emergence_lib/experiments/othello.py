@@ -173,5 +173,5 @@ OTHELLO = Experiment(
     run=run_othello,
     schema=SCHEMA,
     judges={"C-5": judge_useless_squares, "C-6": judge_influence},
-    seconds={"smoke": 1, "quick": 15, "cpu": 300, "paper": 10_000},
+    seconds={"smoke": 1, "quick": 26, "cpu": 260, "paper": 400_000},
 )  # fmt: skip

@@ -120,9 +120,9 @@ def example(row: pd.Series) -> dict[str, np.ndarray]:
 
 
 def legal_sentence(rows: pd.DataFrame) -> str:
-    """How well the runs play."""
+    """How well the runs play; "" without any."""
     if not len(rows):
-        return "Nothing is recorded yet."
+        return ""
     legal = over_runs(rows.legal_accuracy)
     gap = over_runs([row.eval_loss[-1] - row.floor for _, row in rows.iterrows()])
     size, steps = int(rows["size"].iloc[0]), int(rows.steps.iloc[0])
