@@ -21,7 +21,9 @@ from emergence_lib.experiments.architectures_evidence import (
     RECURRENT,
     against_attention,
     best_rates,
+    curves,
     excess,
+    excess_groups,
     final_runs,
     judge_mixer_and_attention,
     judge_recurrent_mixers,
@@ -44,7 +46,7 @@ def test_all_mixers_of_a_cell_have_nearly_the_same_number_of_parameters(profile)
     totals: dict[tuple, set[int]] = {}
     for point in ARCHITECTURES.points(profile):
         cell = MixerCell.of(point)
-        key = (point.params["task"], point.params["state_size"])
+        key = tuple(point.params.get(name) for name in ("task", "state_size", "n_rules"))
         totals.setdefault(key, set()).add(n_parameters(cell.model_config()))
         assert set(cell.model_config().mixers) == {point.params["mixer"]}
     for found in totals.values():
@@ -114,6 +116,7 @@ def test_a_run_leaves_the_row_that_the_schema_says(task):
     ("changes", "error", "message"),
     [
         ({"task": "linear"}, UnknownNameError, "Did you mean 'linear_map'"),
+        ({"shape": "smal"}, UnknownNameError, "Did you mean 'small'"),
         ({"mixers": ("mambo",)}, UnknownNameError, "Did you mean 'mamba'"),
         ({"mixers": ()}, ParameterError, "at least one mixer"),
         ({"seeds": 0}, ParameterError, "seeds=0"),
@@ -146,6 +149,7 @@ def row(mixer, seed, learned_at, *, task="linear_map", lr=1e-3, muon_lr=0.005, r
     return {
         "task": task, "mixer": mixer, "seed": seed, "lr": lr, "muon_lr": muon_lr,
         "row_weight": row_weight if task == "linear_map" else math.nan, "state_size": 8,
+        "n_rules": math.nan if task == "linear_map" else 8,
         "steps": STEPS, "eval_steps": steps, "eval_loss": loss, "stopped_at": steps[-1],
         "solved": solved, "final_loss": loss[-1], "attainable": FLOOR, "parameters": 100,
         "seconds": 1.0,
@@ -205,9 +209,18 @@ def test_the_difference_is_paired_by_seed_and_the_table_sorted():
     unit = (PLATEAU - FLOOR) / 10  # a hundred steps on the plateau
     assert against_attention(final, "mlp_mixer").value == pytest.approx(-(2 - 1 / 3) * unit)
     table = mixer_table(final).set_index("mixer")
-    assert list(table.index) == ["mlp_mixer", "attention", "mamba"]
+    assert list(table.index) == ["MLP-Mixer", "attention", "Mamba"]
     assert table.solved.tolist() == [3, 3, 0]
-    assert math.isinf(table.loc["mamba", "median"])
+    assert table.loc["Mamba", "steps to the floor"].startswith("not within the 1,000")
+    assert table.loc["attention", "steps to the floor"].startswith("500 [")
+    assert [len(of) for of in curves(final).values()] == [3, 3, 3]
+    assert list(curves(final)) == ["attention", "MLP-Mixer", "Mamba"]
+    groups = excess_groups(rows)
+    assert list(groups) == ["linear map"]
+    names, means, runs = groups["linear map"]
+    assert means[0].value == pytest.approx(3.5 * unit)
+    assert math.isnan(means[names.index("RWKV")].value)
+    assert runs[names.index("RWKV")] == []
     assert mixer_table(final_runs(rows, "cellular_automata")).empty
 
 
@@ -240,9 +253,24 @@ def test_a14_without_automata_is_partly_at_best_and_without_seeds_nothing():
     rows = pd.DataFrame(finals({"attention": 600, "mlp_mixer": 100}))
     verdict = judge_mixer_and_attention(rows)
     assert verdict.status == "partly"
-    assert "Cellular automata: not recorded" in verdict.evidence
+    assert "cellular automata are not recorded" in verdict.evidence
     assert judge_mixer_and_attention(rows[rows.seed < 3]).status == "not tested here"
     assert judge_mixer_and_attention(rows.assign(seed=0)).status == "not tested here"
+
+
+@pytest.mark.parametrize(
+    ("few", "many", "status"),
+    [((600, 300), (300, 600), "reproduced"), ((300, 600), (600, 300), "partly")],
+)
+def test_a14_is_decided_by_the_automata_with_most_rules(few, many, status):
+    both = ("attention", "mlp_mixer")
+    rows = finals({"attention": 600, "mlp_mixer": 100})
+    rows += automata(dict(zip(both, few, strict=True)))
+    rows += [r | {"n_rules": 64} for r in automata(dict(zip(both, many, strict=True)))]
+    verdict = judge_mixer_and_attention(pd.DataFrame(rows))
+    assert (verdict.status, verdict.n) == (status, 18)
+    assert "with 8 rules" in verdict.evidence
+    assert "with 64 rules" in verdict.evidence
 
 
 def test_a15_counts_comparisons():

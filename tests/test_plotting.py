@@ -399,3 +399,14 @@ def test_attention_maps_show_the_truth_first_and_only_what_it_covers():
     assert images[0].tolist() == [[0.5, 0, 0.5], [0, 1, 0], [1, 0, 0]]
     assert images[1].tolist() == np.full((3, 3), 0.25).tolist()
     assert all(ax.images[0].get_clim() == (0, 1) for ax in figure.axes if ax.images)
+
+
+def test_without_a_run_curves_say_so():
+    for figure in (
+        plotting.loss_curves({}, COLOURS, {"floor": math.nan}),
+        plotting.survival_curves({}, COLOURS, "share"),
+    ):
+        (ax,) = figure.axes
+        assert ax.get_title() == "not recorded yet"
+        assert ax.get_legend() is None
+        assert not ax.texts

@@ -39,11 +39,16 @@ def events(rows: pd.DataFrame, *, all_steps: bool = False) -> dict[str, list[Eve
     }
 
 
-def curves(rows: pd.DataFrame, column: str) -> dict[str, list[pd.Series]]:
-    """Label of a source → `eval_loss` or `eval_accuracy` over downstream steps, one a run."""
+def named_events(rows: pd.DataFrame, *, all_steps: bool = False) -> dict[str, list[Event]]:
+    """`events` under the names of `NAMES`, for a figure."""
+    return {NAMES[source]: of for source, of in events(rows, all_steps=all_steps).items()}
+
+
+def curves(rows: pd.DataFrame) -> dict[str, list[pd.Series]]:
+    """Name of a source → held-out loss over downstream steps, one curve a run."""
     return {
         NAMES[source]: [
-            pd.Series(row[column], index=row.eval_steps)
+            pd.Series(row.eval_loss, index=row.eval_steps)
             for _, row in rows[rows.source == source].iterrows()
         ]
         for source in NAMES
@@ -74,7 +79,8 @@ def source_table(rows: pd.DataFrame) -> pd.DataFrame:
                 "source gain": runs.source_gain.astype(float).mean(),
             }
         )
-    return pd.DataFrame(lines)
+    columns = ["source", "n", "observed", "downstream", "all steps", "source gain"]
+    return pd.DataFrame(lines, columns=columns)
 
 
 def compare(

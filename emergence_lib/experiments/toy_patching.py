@@ -27,7 +27,7 @@ from torch import Tensor
 from emergence_lib.analysis.moved_parts import PARTS, logits_with, target_probability
 from emergence_lib.analysis.patching import recovered_fraction
 from emergence_lib.errors import UnknownNameError
-from emergence_lib.experiments.architectures import SMALL_SHAPE
+from emergence_lib.experiments.architectures import SHAPES
 from emergence_lib.experiments.base import Experiment, Grid, Point
 from emergence_lib.experiments.cellular_automata_cell import CellularAutomataCell
 from emergence_lib.experiments.linear_map_cell import LinearMapCell
@@ -118,7 +118,7 @@ class ToyPatchingGrid(Grid):
             d_model=self.d_model,
             steps=self.steps,
             eval_every=self.every,
-            **SMALL_SHAPE,
+            **SHAPES["small"],
         )
 
     def points(self) -> list[Point]:

@@ -20,6 +20,8 @@ def loss_curves(
 ) -> Figure:
     """Loss over training: every run thin, the median and the 25–75 % band of each group bold.
 
+    Without a group, an empty panel that says so: a page is built before its runs are recorded.
+
     Args:
         groups: label → loss curves in nats, indexed by step. A run that stopped early keeps its
             last value.
@@ -38,7 +40,7 @@ def loss_curves(
             color=colour, alpha=0.2, linewidth=0,
         )  # fmt: skip
         ax.plot(table.index, middle, color=colour, label=f"{label} (n = {table.shape[1]})")
-    for name, value in guides.items():
+    for name, value in guides.items() if groups else ():
         ax.axhline(value, **GUIDE)
         ax.annotate(
             name, (0.995, value), xycoords=("axes fraction", "data"), ha="right", va="bottom",
@@ -46,7 +48,10 @@ def loss_curves(
         )  # fmt: skip
     step_axis(ax, 100)
     ax.set_ylabel("held-out loss (nats)")
-    ax.legend(loc="lower left")
+    if groups:
+        ax.legend(loc="lower left")
+    else:
+        ax.set_title("not recorded yet")
     return fig
 
 
@@ -54,6 +59,8 @@ def survival_curves(
     groups: Mapping[str, Sequence[Event]], colours: Mapping[str, str], ylabel: str
 ) -> Figure:
     """Kaplan–Meier curves with 95 % bands: the share of runs still waiting for an event.
+
+    Without a group, an empty panel that says so.
 
     Args:
         groups: label → one event a run; censored runs are ticks on the curve.
@@ -74,5 +81,8 @@ def survival_curves(
     step_axis(ax, 100)
     ax.set_ylim(0, 1.02)
     ax.set_ylabel(ylabel)
-    ax.legend(loc="center left")
+    if groups:
+        ax.legend(loc="center left")
+    else:
+        ax.set_title("not recorded yet")
     return fig
