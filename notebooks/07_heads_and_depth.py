@@ -102,7 +102,10 @@ curves = {
 plotting.loss_curves(
     curves,
     {label: palette[i % len(palette)] for i, label in enumerate(curves)},
-    {"plateau: ln 2": UNIFORM_LOSS, "floor": live_grid.cell(*live_grid.all_shapes()[0]).task(0).floor},
+    {
+        "plateau: ln 2": UNIFORM_LOSS,
+        "floor": live_grid.cell(*live_grid.all_shapes()[0]).task(0).floor,
+    },
 )
 plt.show()
 
@@ -117,9 +120,16 @@ heads = recorded_if_any(HEADS)
 Markdown(f"Source: {heads.label}. {heads.gap}")
 
 # %% mystnb={"figure": {"caption": "Steps a run waits, along three ways through the grid of heads and head sizes. Left: heads of size 16, so that the model grows with their number. Middle: the product of number and size stays the width of the model, so that its weights stay as many. Right: the number stays, 8 on the linear map and 4 on cellular automata. Dots are runs, open triangles runs that were still waiting; lines join medians.", "name": "fig-heads"}, "image": {"alt": "Three panels of waiting steps on doubled axes: against the number of heads at a fixed head size, against it at a fixed width, and against the head size at a fixed number, a line for each of the two tasks."}}
-xlabels = {"fixed size": "heads", "fixed width": "heads", "fixed number": "size of a head"}
+panels = {
+    "heads of size 16": ("heads", "fixed size"),
+    "heads × size = width": ("heads", "fixed width"),
+    "8 heads, or 4": ("size of a head", "fixed number"),
+}
 plotting.waits(
-    {name: (x, heads_evidence.by_shape(heads.rows, name)) for name, x in xlabels.items()},
+    {
+        title: (xlabel, heads_evidence.by_shape(heads.rows, name))
+        for title, (xlabel, name) in panels.items()
+    },
     plotting.TASK_COLOURS,
     "steps until learned",
 )
@@ -130,7 +140,7 @@ plt.show()
 #
 # In the left panel the model grows with its heads. The middle panel takes that away. What is left there
 # is the trade between many small heads and few large ones: the number of patterns a layer can show at a
-# time against how much each can carry.
+# time against how much each can carry. A trade has a best point, so the line need not go one way.
 
 # %% tags=["hide-input"]
 Markdown(heads_evidence.width_sentence(heads.rows))
@@ -160,7 +170,10 @@ plt.show()
 # at once; further layers add nothing that is needed, and all of them change while the first searches. On
 # cellular automata a cell's window has to be gathered, and then compared with the windows of earlier rows
 # to find the rule: two steps, one after the other. A single layer cannot take the second on the result of
-# the first.
+# the first. This is our reading of the waits; no pattern was inspected here.
+#
+# Note where depth helps: in going from one layer to two. Whether more than two help is a question of its
+# own, and the figure answers it separately.
 #
 # So "more heads" and "more layers" are no properties of a model alone. Ask first how many positions the
 # task needs at once, and how many steps after one another.
@@ -173,7 +186,9 @@ plt.show()
 # - On cellular automata positions are rotary. A head of size 2 then has a single frequency, so a tiny head
 #   lacks positions as well as width.
 # - On cellular automata the wait ends with the plateau; a shape that leaves it sooner need not end lower.
-# - A power of the number of heads summarises a line. It need not be straight.
+# - The power that the verdict gives summarises a line from the fewest heads to the most. Where the line
+#   turns, the figure says more.
+# - A wait that had not ended after the steps watched may end later.
 #
 # ## Takeaways
 #

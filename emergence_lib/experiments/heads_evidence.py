@@ -12,7 +12,7 @@ from emergence_lib.analysis.survival import Estimate, solve_rate
 from emergence_lib.errors import ParameterError
 from emergence_lib.experiments import two_tasks
 from emergence_lib.experiments.base import Verdict
-from emergence_lib.experiments.evidence import waits_by, with_interval
+from emergence_lib.experiments.evidence import steps_in_words, waits_by, with_interval
 from emergence_lib.experiments.two_tasks import NAMES
 
 HEAD_SIZE = 16
@@ -64,7 +64,7 @@ def judge_more_heads_help(rows: pd.DataFrame) -> Verdict:
     """A-11: at a fixed head size the wait falls with the number of heads, on both tasks.
 
     "reproduced": on both tasks the whole interval of the exponent (wait ~ H^exponent) is below 0;
-    "partly": on one. The exponents at fixed width, where the weights stay as many, are given too.
+    "partly": on one. The waits at fixed width, where the weights stay as many, are given too.
     """
     trends = {task: trend(family(rows, task, "fixed size"), "n_heads") for task in NAMES}
     found = {task: law for task, law in trends.items() if law is not None}
@@ -82,9 +82,21 @@ def judge_more_heads_help(rows: pd.DataFrame) -> Verdict:
 
 
 def width_sentence(rows: pd.DataFrame) -> str:
-    """The exponents at fixed width, where more heads are smaller heads; "" where unknown."""
-    laws = {task: trend(family(rows, task, "fixed width"), "n_heads") for task in NAMES}
-    parts = [_power_in_words(task, law, "H") for task, law in laws.items() if law is not None]
+    """The median waits at fixed width, where more heads are smaller heads; "" without runs.
+
+    No exponent here: the line goes down and up again.
+    """
+    if rows.empty:
+        return ""
+    watched = float(rows.steps.max())
+    parts = []
+    for title, table in by_shape(rows, "fixed width").items():
+        waits = [
+            f"{line.x} {steps_in_words(Estimate(line.median, line.low, line.high), watched)}"
+            for line in table.itertuples()
+        ]
+        if waits:
+            parts.append(f"{title}, number of heads and median wait: {', '.join(waits)}")
     return f"At a fixed width, where more heads are smaller: {'; '.join(parts)}." if parts else ""
 
 

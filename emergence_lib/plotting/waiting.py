@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from emergence_lib.plotting.style import PAPER_GREY
 
@@ -52,9 +53,11 @@ def waits(
         ax.set_title(title if groups else f"{title}\nnot recorded yet".strip())
         ax.set_xlabel(xlabel)
         ax.set_xscale("log", base=2)
-        ax.set_yscale("log", base=10)
+        ax.set_yscale("log")
         ticks = sorted({float(x) for table in groups.values() for x in table.x} | set(paper or ()))
         ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter(lambda steps, _: f"{steps:,.0f}")
         ax.minorticks_off()
     axes[0][0].set_ylabel(ylabel)
     named = {
