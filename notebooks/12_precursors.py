@@ -71,8 +71,9 @@ plotting.use_style()
 # - **the rank of the gradients** of single sequences (Fisher), and of their **covariance**;
 # - **the largest Hessian eigenvalue**: how sharply the loss curves in its steepest direction;
 # - **the local learning coefficient (LLC)**: how fast the volume of parameters with nearly the same loss
-#   shrinks around the present ones. It is sampled by random walks, and means something only near a
-#   minimum: where the walk finds lower losses than it started from, the value is left out.
+#   shrinks around the present ones. It is [sampled by random walks](../book/references.md#lau2023), and
+#   means something only near a minimum: where a walk finds lower losses than it started from, the value
+#   is left out.
 #
 # Whether a curve *leads* depends on what counts as its event. Here: it falls by a tenth of its peak or
 # more, and its floor comes before the checkpoint of acquisition. Hessian and LLC are turned over first,
@@ -165,7 +166,7 @@ events.probe_table(runs.rows).groupby("level", sort=False)[
 #
 # ## Limits
 #
-# - Seven of 24 task-levels, and a fifth of the checkpoints that the runs of the page on collapse have.
+# - Seven of 24 task-levels, and a quarter of the checkpoints that the runs of the page on collapse have.
 #   Parity is left out because no level of it is acquired there.
 # - The walks of the LLC are short: they do not fill the valley, and the value is a lower bound that can be
 #   compared between checkpoints but not with the paper's. How the paper samples is not known to us.

@@ -199,7 +199,7 @@ PRECURSORS = Experiment(
                 steps=20_000,
                 strides=200,
                 levels=tuple(part.label for part in CollapseCell().task().parts),
-                draws=500,
+                draws=200,
             ),
         ),
     },
@@ -211,5 +211,5 @@ PRECURSORS = Experiment(
         "B-8": judge_others,
         "B-11": judge_probes,
     },
-    seconds={"smoke": 2, "quick": 25, "cpu": 360, "paper": 40_000},
+    seconds={"smoke": 2, "quick": 25, "cpu": 360, "paper": 30_000},
 )
