@@ -15,6 +15,7 @@ from emergence_lib.experiments.plateau import PLATEAU
 from emergence_lib.experiments.pre_pretraining import PRE_PRETRAINING
 from emergence_lib.experiments.precursors import PRECURSORS
 from emergence_lib.experiments.pythia import PYTHIA
+from emergence_lib.experiments.q_ratio import Q_RATIO
 from emergence_lib.experiments.sparsity import SPARSITY
 from emergence_lib.experiments.text_features import TEXT_FEATURES
 from emergence_lib.experiments.toy_patching import TOY_PATCHING
@@ -41,6 +42,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         OTHELLO,
         LENSES,
         TEXT_FEATURES,
+        Q_RATIO,
     )
 }
 """The one registry: every experiment by its name."""

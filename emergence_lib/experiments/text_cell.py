@@ -20,7 +20,7 @@ from emergence_lib.analysis.influence import Directions, Tracker
 from emergence_lib.errors import UnknownNameError
 from emergence_lib.models import ModelConfig, Transformer
 from emergence_lib.tasks.base import Batch, Task, require_int
-from emergence_lib.tasks.corpus import PocketPile
+from emergence_lib.tasks.corpus import PocketPile, corpus_provenance
 from emergence_lib.tasks.stories import PARTS_OF_SPEECH, ROLES
 from emergence_lib.tasks.story_windows import StoryWindows
 from emergence_lib.training import Run, TrainConfig, train
@@ -209,3 +209,8 @@ def feature_values(batch: Batch) -> Float[Tensor, "sample feature"]:
         batch.labels["story_position"][:, at],
     ]
     return torch.stack([column.float() for column in columns], dim=-1).flatten(0, 1)
+
+
+def made_from() -> str:
+    """What the data of this process were made from, for the record of a run."""
+    return "; ".join(f"{name} {value}" for name, value in corpus_provenance().items())

@@ -29,6 +29,7 @@ from emergence_lib.experiments.text_cell import (
     TextCell,
     feature_values,
     integrated,
+    made_from,
     streams,
 )
 from emergence_lib.experiments.text_features_evidence import (
@@ -37,7 +38,6 @@ from emergence_lib.experiments.text_features_evidence import (
     judge_syntax_is_direct,
 )
 from emergence_lib.tasks.base import require_int
-from emergence_lib.tasks.corpus import corpus_provenance
 from emergence_lib.training.train import step_generator
 
 FOLLOWED = (30, 33, 36, 39)
@@ -126,7 +126,7 @@ def run_point(point: Point, device: str) -> dict[str, Any]:
         "eval_steps": loss.index.tolist(),
         "eval_loss": rounded(loss.to_numpy(), 5),
         "final_loss": float(loss.iloc[-1]),
-        "corpus": "; ".join(f"{name} {value}" for name, value in corpus_provenance().items()),
+        "corpus": made_from(),
         **scores,
         **dict.fromkeys((*(f"influence_{rule}" for rule in RULES), "mismatch")),
     }

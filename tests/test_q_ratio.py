@@ -1,0 +1,267 @@
+"""The experiment `q_ratio`: what it measures, and verdicts C-10 to C-13 on rows made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from emergence_lib.analysis.sparse_autoencoder import SparseAutoencoder
+from emergence_lib.errors import ParameterError
+from emergence_lib.experiments import q_ratio_cell
+from emergence_lib.experiments.q_ratio import Q_RATIO, QRatioGrid
+from emergence_lib.experiments.q_ratio_cell import (
+    AHEAD,
+    Latents,
+    rounded_significantly,
+    squared_gradient_ratio,
+)
+from emergence_lib.experiments.q_ratio_evidence import (
+    correlations,
+    judge_extremes_are_formal,
+    judge_look_ahead,
+    judge_q_is_the_ratio,
+    judge_steering,
+    latents,
+    look_ahead,
+    quality_sentence,
+    rank_correlation,
+    spreads,
+    steered,
+)
+from emergence_lib.experiments.text_cell import TextCell
+from emergence_lib.models import ModelConfig, Transformer
+from emergence_lib.tasks.corpus import pocket_tokenizer
+
+torch.set_num_threads(1)
+
+
+# --- what is measured -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def row():
+    (point,) = Q_RATIO.points("smoke")
+    return Q_RATIO.run(point, "cpu")
+
+
+def test_a_row_fills_the_schema(row):
+    Q_RATIO.check_row(row)
+    for name in ("n", "q_sum", "ratio_training", "influence_direct", "code"):
+        assert len(row[name]) == 24
+    assert np.shape(row["alignment"]) == (len(AHEAD), 24)
+    assert len(row["steered_code"]) == 4
+    shares = np.array([row[d] for d in ("code", "prose", "story")], dtype=float)
+    assert np.nansum(shares, axis=0)[np.isfinite(shares).all(0)] == pytest.approx(1, abs=1e-4)
+
+
+def test_the_gradient_ratio_is_what_backward_gives():
+    """Against gradients of each prediction's own loss with respect to the stream, one by one."""
+    torch.manual_seed(0)
+    config = ModelConfig(n_layers=2, d_model=8, n_heads=2, vocab_size=7, max_pos=12, init_std=0.4)
+    model = Transformer(config, torch.Generator().manual_seed(1))
+    cell = TextCell("stories", window=12)
+    batch = cell.held_out(3, "test")
+    batch = type(batch)(batch.tokens % 7, batch.loss_mask, {})
+    sae = SparseAutoencoder(torch.eye(8), torch.zeros(8), torch.randn(8, 8), torch.zeros(8), k=3)
+    found = Latents(model, sae, batch, torch.zeros(3, 12, 8))
+    weight = torch.rand(3, 12, 8)
+    weight[:, 9:] = 0
+    ratio = squared_gradient_ratio([model, model], found, weight)
+    sums = torch.zeros(2, 8)
+    for b in range(3):
+        for i in range(9):
+            tap = {"resid.1": None}
+            logits = model(batch.tokens[b : b + 1, :-1], tap=tap)
+            each = torch.nn.functional.cross_entropy(
+                logits[0], batch.tokens[b, 1:], reduction="none"
+            )
+            for which, loss in enumerate((each[i], each[i + 1 :].sum())):
+                (g,) = torch.autograd.grad(loss, tap["resid.1"], retain_graph=True)
+                sums[which] += weight[b, i] * (sae.W_dec @ g[0, i]).square()
+    assert ratio.numpy() == pytest.approx((sums[1] / sums[0]).detach().numpy(), rel=1e-3)
+
+
+def test_tokens_of_code_and_of_marks_are_told_apart():
+    encode = pocket_tokenizer().encode
+    code, marks = q_ratio_cell._code_tokens(), q_ratio_cell._punctuation()
+    assert code[encode("self").ids[0]] > 0.8
+    assert code[encode(" Mary").ids[0]] < 0.1
+    assert marks[encode("(").ids[0]] == 1
+    assert marks[encode(" Mary").ids[0]] == marks[encode(" ").ids[0]] == 0
+    assert ((code >= 0) & (code <= 1)).all()
+
+
+def test_rounding_keeps_digits_and_knows_no_infinity():
+    assert rounded_significantly(np.array([1.2345678e-7, np.inf, np.nan])) == [
+        1.2346e-07,
+        None,
+        None,
+    ]
+    assert rounded_significantly(np.array([[1.0, 2.0], [3.0, 4.0]])) == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"), [({"k": 0}, "k"), ({"n_layers": 1}, "n_layers"), ({"n_windows": 0}, "n_w")]
+)
+def test_impossible_grids_name_their_parameter(changes, name):
+    with pytest.raises(ParameterError, match=name):
+        QRatioGrid(**changes)
+
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+def rows(
+    n: int = 5,
+    truth: float = 1.0,
+    influence: float = 1.0,
+    spread: tuple[float, float, float] = (2.0, 1.0, 1.0),
+    steered_more: tuple[float, float] = (0.2, 0.2),
+    ahead: float = -1.0,
+    n_latents: int = 90,
+) -> pd.DataFrame:
+    """Runs in which ln Q has a known relation to each other measure.
+
+    Args:
+        truth, influence, ahead: weight of ln Q in the measure, beside noise of weight .5.
+        spread: standard deviation of ln Q of latents for code, prose and stories.
+        steered_more: high over middling Q, code and punctuation.
+    """
+    made = []
+    for seed in range(n):
+        rng = np.random.default_rng(seed)
+        domain = np.arange(n_latents) % 3
+        z = rng.normal(size=n_latents)
+        ln_q = np.array(spread)[domain] * z - 3
+        noise = 0.5 * rng.normal(size=(4, n_latents))
+        shares = np.full((3, n_latents), 0.1)
+        shares[domain, np.arange(n_latents)] = 0.8
+        share = np.tanh(influence * z + noise[1])
+        made.append(
+            {
+                "seed": seed,
+                "unexplained": 0.1,
+                "active": 8.0,
+                "n": [16.0] * n_latents,
+                "immediate": [0.5] * n_latents,
+                "later": (0.5 * np.exp(ln_q)).tolist(),
+                "q_mean": np.exp(ln_q + 0.1).tolist(),
+                "q_sum": np.exp(ln_q).tolist(),
+                "ratio_final": np.exp(truth * z + noise[0]).tolist(),
+                "ratio_training": np.exp(truth * z + noise[0]).tolist(),
+                "influence_direct": (1 - np.abs(share)).tolist(),
+                "influence_precached": share.tolist(),
+                **dict(zip(("code", "prose", "story"), shares.tolist(), strict=True)),
+                "alignment": [(1 + 0.1 * (ahead * z + noise[2])).tolist()] * len(AHEAD),
+                "steered_code": [0.5 + steered_more[0] + 0.01 * rng.normal(), 0.5, 0.5, 0.4],
+                "steered_punctuation": [
+                    0.2 + steered_more[1] + 0.01 * rng.normal(), 0.2, 0.2, None
+                ],
+            }
+        )  # fmt: skip
+    return pd.DataFrame(made)
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({}, "reproduced"),
+        ({"influence": 0.0}, "partly"),
+        ({"truth": 0.3}, "partly"),
+        ({"truth": 0.0}, "not reproduced"),
+        ({"truth": -1.0}, "not reproduced"),
+        ({"n": 2}, "not tested here"),
+        ({"n_latents": 9}, "not tested here"),
+    ],
+)
+def test_q_is_held_against_gradients_and_influence(given, status):
+    assert judge_q_is_the_ratio(rows(**given)).status == status
+
+
+@pytest.mark.parametrize(
+    ("spread", "status"),
+    [
+        ((2.0, 1.0, 1.0), "reproduced"),
+        ((2.0, 1.0, 3.0), "partly"),
+        ((1.0, 2.0, 2.0), "not reproduced"),
+    ],
+)
+def test_the_spread_of_q_is_compared_between_domains(spread, status):
+    assert judge_extremes_are_formal(rows(spread=spread)).status == status
+
+
+def test_domains_with_few_latents_are_not_compared():
+    assert judge_extremes_are_formal(rows(n_latents=24)).status == "not tested here"
+    assert judge_extremes_are_formal(rows(n=2)).status == "not tested here"
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ((0.2, 0.2), "reproduced"),
+        ((0.2, -0.1), "partly"),
+        ((-0.2, -0.1), "not reproduced"),
+    ],
+)
+def test_steering_is_compared_with_middling_latents(more, status):
+    made = rows(steered_more=more)
+    made["steered_punctuation"] = [[*v[:3], 0.1] for v in made.steered_punctuation]
+    verdict = judge_steering(made)
+    assert (verdict.status, verdict.n) == (status, 5)
+
+
+def test_runs_without_steering_do_not_count():
+    made = rows()
+    made["steered_punctuation"] = [[None] * 4] * 5
+    assert judge_steering(made.iloc[:2]).status == "not tested here"
+    assert judge_steering(made).status == "not tested here"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "status"), [(-1.0, "reproduced"), (0.0, "partly"), (1.0, "not reproduced")]
+)
+def test_look_ahead_is_judged_by_its_sign(ahead, status):
+    assert judge_look_ahead(rows(ahead=ahead)).status == status
+    assert judge_look_ahead(rows(n=2)).status == "not tested here"
+
+
+def test_latents_that_do_little_are_left_out():
+    made = rows(n=1).iloc[0].copy()
+    assert len(latents(made)) == 90
+    made["immediate"] = [0.01] * 45 + [0.5] * 45
+    made["later"] = [0.01] * 90
+    made["n"] = [16.0] * 80 + [3.0] * 10
+    kept = latents(made)
+    assert kept.index.tolist() == list(range(45, 80))
+    assert kept.domain.tolist()[:3] == ["code", "prose", "story"]
+    assert kept.influence_share.between(-1, 1).all()
+
+
+def test_a_rank_correlation_over_few_latents_is_unknown():
+    x = pd.Series(np.arange(12.0))
+    assert rank_correlation(x, np.exp(x)) == pytest.approx(1)
+    assert rank_correlation(x, -x) == pytest.approx(-1)
+    assert math.isnan(rank_correlation(x[:9], x[:9]))
+    assert math.isnan(rank_correlation(x, x * np.where(x < 9, 1, np.nan)))
+    assert math.isnan(rank_correlation(x, 0 * x))
+
+
+def test_tables_hold_what_is_there_and_survive_what_is_not():
+    made = rows()
+    table = correlations(made).set_index(["estimate", "truth"])
+    assert table.loc[("q_sum", "ratio_final"), "value"] > 0.7
+    assert len(table.loc[("q_sum", "ratio_final"), "runs"]) == 5
+    assert (spreads(made).groupby("domain").sd.mean().loc["code"]) == pytest.approx(2, rel=0.2)
+    assert look_ahead(made).value.max() < -0.5
+    table = steered(made).set_index(["measure", "group"])
+    assert table.loc[("code", "not steered"), "value"] == pytest.approx(0.4)
+    assert "10.0%" in quality_sentence(made)
+    empty = made.iloc[:0]
+    for measure in (correlations, look_ahead, steered):
+        assert measure(empty).value.isna().all()
+    assert spreads(empty).empty
+    assert "Nothing" in quality_sentence(empty)
