@@ -1,6 +1,6 @@
 """What RankMe at every checkpoint, task-level and layer adds to the time of training.
 
-    python benchmarks/geometry.py                  # a minute
+    python benchmarks/geometry.py                  # two minutes
     python benchmarks/geometry.py --samples 200    # the paper's number, some of them repeats
 
 Expected: both ranks (uncentred and centred) of 24 task-levels at every layer of the smallest model,

@@ -141,6 +141,8 @@ found.counts_by_task(runs.rows).map(lambda held: words.get(held, "no collapse"))
 #   therefore one of everything below it plus what the upper blocks add.
 # - Layers of one run and levels of one task are not independent: intervals are over runs, and there are
 #   few of them. The [status page](../book/status.md) lists what is missing.
+# - The floor is the lowest rank of the whole run. A layer whose rank dips twice is timed at the deeper dip,
+#   which need not be the early one.
 # - First against last layer says nothing of the order in between; the figure by layer does.
 # - One position, the last prompt token. The embedding of that token is the same for all prompts, so
 #   layer 0 is left out.
