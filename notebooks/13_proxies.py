@@ -94,7 +94,7 @@ live = sweep(COLLAPSE, live_grid.points(), device=device)
 pairs = proxies.paired(live)
 pairs[["task_level", "floor_small", "floor_large"]].style.hide(axis="index").format(precision=2)
 
-# %% mystnb={"figure": {"caption": "Live runs: the lowest RankMe of each task-level so far, in the larger model against the smallest. The dashed line is equality.", "name": "fig-live-proxies"}, "image": {"alt": "Scatter on log axes of the lowest RankMe of each task-level in the larger live model against the smallest, around the line of equality."}}
+# %% mystnb={"figure": {"caption": "Live runs: the lowest RankMe of each task-level so far, in the larger model against the smallest. The dashed line is equality. After so few steps nearly every task-level counts as hard.", "name": "fig-live-proxies"}, "image": {"alt": "Scatter on log axes of the lowest RankMe of each task-level in the larger live model against the smallest, around the line of equality."}}
 plotting.small_for_large(pairs, {"floor": "floors"})
 plt.show()
 
@@ -120,7 +120,7 @@ table.style.hide(axis="index").format(precision=2, na_rep="too few")
 # class, averaged over all such pairs. *Its own moves, shuffled*: a random curve made of the differences of
 # the measured one. Where these lead as often, the rank leads because it is early, and for no other reason.
 
-# %% mystnb={"figure": {"caption": "Share of acquired task-levels whose rank's onset, floor or half recovery comes before acquisition, beside what chance gives. Means over runs with 95 % intervals.", "name": "fig-led-by-chance"}, "image": {"alt": "Two panels, easy and hard task-levels: how often onset, floor and recovery of the rank come before acquisition, beside the rates with another task-level's rank and with shuffled moves."}}
+# %% mystnb={"figure": {"caption": "Share of acquired task-levels whose rank's onset, floor or half recovery comes before acquisition, beside what chance gives. Means over runs, with 95 % intervals from three runs on.", "name": "fig-led-by-chance"}, "image": {"alt": "Two panels, easy and hard task-levels: how often onset, floor and recovery of the rank come before acquisition, beside the rates with another task-level's rank and with shuffled moves."}}
 plotting.led_by_chance(difficulty.chance_rates(runs.rows, EVENTS))
 plt.show()
 
