@@ -149,6 +149,12 @@ def test_the_grid_refuses_what_cannot_run_and_biases_what_it_says():
     assert seeds.index(1) > seeds.index(0)
 
 
+def test_the_recorded_points_keep_their_keys():
+    """A changed key orphans the recorded points: see the same test of the other experiments."""
+    points = CONTEXT.points("cpu")
+    assert (points[0].key, points[-1].key) == ("3a8cc038b5b3bb99", "9563c8ddf6b751df")
+
+
 def test_smoke_rows_have_the_schema():
     for point in CONTEXT.points("smoke"):
         CONTEXT.check_row(CONTEXT.run(point, "cpu"))

@@ -232,6 +232,20 @@ def test_points_are_cells_and_smoke_rows_have_the_schema(experiment):
         experiment.check_row(experiment.run(point, "cpu"))
 
 
+@pytest.mark.parametrize(
+    ("experiment", "first", "last"),
+    [
+        (HEADS, "efe9468622a95d1e", "3b8c8d8d3b2f55d0"),
+        (DEPTH, "a3c84cdfda4a276f", "deadc0715446e627"),
+    ],
+    ids=["heads", "depth"],
+)
+def test_the_recorded_points_keep_their_keys(experiment, first, last):
+    """A changed key orphans the recorded points: see the same test of the other experiments."""
+    points = experiment.points("cpu")
+    assert (points[0].key, points[-1].key) == (first, last)
+
+
 def test_a_shape_reaches_the_model():
     cell = HeadsGrid(shapes=((4, 2),)).cell(4, 2)
     config = cell.model_config()
