@@ -20,6 +20,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from emergence_lib.errors import ParameterError, UnknownNameError
+from emergence_lib.experiments.architectures_evidence import (
+    judge_mixer_and_attention,
+    judge_recurrent_mixers,
+)
 from emergence_lib.experiments.base import Experiment, Grid, Point
 from emergence_lib.experiments.cellular_automata_cell import CellularAutomataCell
 from emergence_lib.experiments.linear_map_cell import LinearMapCell, as_float, as_rate, rounded
@@ -302,5 +306,6 @@ ARCHITECTURES = Experiment(
     },
     run=run_mixer,
     schema=SCHEMA,
+    judges={"A-14": judge_mixer_and_attention, "A-15": judge_recurrent_mixers},
     seconds={"smoke": 1, "quick": 8, "cpu": 15, "paper": 900},
 )

@@ -24,6 +24,7 @@ from emergence_lib.analysis.emergence import acquisition
 from emergence_lib.errors import ParameterError, UnknownNameError
 from emergence_lib.experiments.base import Experiment, Grid, Point
 from emergence_lib.experiments.linear_map_cell import as_float, as_rate, rounded
+from emergence_lib.experiments.pre_pretraining_evidence import judge_pre_pretraining
 from emergence_lib.models import ModelConfig
 from emergence_lib.models.transferred import TransferredConfig, moved_parameters
 from emergence_lib.tasks import Dyck, Induction, NeuralCA, Task, Unigram
@@ -232,5 +233,6 @@ PRE_PRETRAINING = Experiment(
     },
     run=run_transfer,
     schema=SCHEMA,
+    judges={"A-16": judge_pre_pretraining},
     seconds={"smoke": 1, "quick": 10, "cpu": 12, "paper": 150},
 )
