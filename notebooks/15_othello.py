@@ -147,11 +147,14 @@ Markdown(found.intervention_sentence(runs.rows))
 # others for any model. What training adds is the distance between the solid and the dashed lines.
 #
 # Influence is about causes during training, and it is linear: what a step of each part does to the
-# read-out, to first order. Steps are not small, so the three parts together come to several times the
-# mismatch that there was to remove; what is left over are steps that go too far and are taken back. Read
-# the parts against each other, not as shares of the read-out. And note what the shared part holds: all
-# that other positions teach the same weights, among them the same square at positions at which it is
-# useful.
+# read-out, to first order. Steps are not small, so the first order overstates: the three parts together
+# come to several times the mismatch that there was to remove (both are in the verdict). Read the parts
+# against each other, not as shares of the read-out. And note what the shared part holds: all that other
+# positions teach the same weights, among them the same square at positions at which it is useful.
+#
+# Nor is the direct part blind to discs that are useless in a game. It is defined by layer and position, and
+# at the same position the same disc is useful in other games of the batch: what their predictions teach the
+# weights there serves all games.
 #
 # ## Limits
 #

@@ -86,7 +86,7 @@ def probe_accuracy(table: pd.DataFrame, guess: Mapping[str, float]) -> Figure:
             n, value, low, high.
         guess: kind → accuracy without any model.
     """
-    fig, ax = plt.subplots(figsize=(6.4, 3.6))
+    fig, ax = plt.subplots(figsize=(7.4, 3.6))
     for (model, kind), lines in table.groupby(["model", "kind"], sort=False):
         colour, trained = USEFULNESS_COLOURS[kind], model == "trained"
         ax.errorbar(
@@ -96,11 +96,16 @@ def probe_accuracy(table: pd.DataFrame, guess: Mapping[str, float]) -> Figure:
             label=f"{kind}, {model} (n = {lines.n.iloc[0]})",
         )  # fmt: skip
     for kind, value in guess.items():
-        ax.axhline(value, color=USEFULNESS_COLOURS[kind], linewidth=0.9, linestyle=":")
+        style: dict[str, Any] = {
+            "color": USEFULNESS_COLOURS[kind],
+            "linewidth": 0.9,
+            "linestyle": ":",
+        }
+        ax.axhline(value, label=f"{kind}, likelier owner", **style)
     ax.set_xticks(sorted(table.layer.unique()))
     ax.set_xlabel("residual stream after block")
     ax.set_ylabel("owners read rightly")
-    _finish(ax, table)
+    _finish(ax, table, loc="center left", bbox_to_anchor=(1, 0.5))
     return fig
 
 
@@ -154,10 +159,10 @@ def turned_discs(table: pd.DataFrame, n: int) -> Figure:
     return fig
 
 
-def _finish(ax: Axes, table: pd.DataFrame) -> None:
+def _finish(ax: Axes, table: pd.DataFrame, **place: Any) -> None:
     """A legend, or word that there is nothing to explain."""
     if len(table):
-        ax.legend(fontsize=8.5)
+        ax.legend(fontsize=8.5, **place)
     else:
         ax.set_title(NOTHING)
 
