@@ -55,7 +55,7 @@ CHOSEN: Mapping[str, Mapping[str, Rate]] = {
         "mamba": (1e-3, 0.02),
         "gated_delta": (1e-3, None),
         "rwkv": (1e-3, 0.02),
-        "mlstm": (1e-3, 0.005),
+        "mlstm": (3e-3, 0.005),
         "linear_rnn": (1e-3, 0.02),
     },
     "cellular_automata": dict.fromkeys(MIXERS, (2e-3, 0.01)),
