@@ -2,14 +2,14 @@
 
 Majority and Conditioned Majority are trained in four ways: plain, with myopic gradients (no
 pre-caching), with two models split at the outputs (no sharing) and with both. Probes read the
-feature at every layer and position, beside those of the model before training; for some plain runs
-the integrated influence of each part of the gradient is followed.
+feature at every layer and position, beside those of the model before training. In other plain runs,
+trained twice, the integrated influence of each part of the gradient is followed.
 
 Source: paper C (arXiv 2603.14087), section on toy tasks; fact sheet C2, C3. The `cpu` profile is
-smaller than the paper (d_model 64 for 128, batch 64 for 256, 800 steps for 3,000, 5 seeds for 10;
-initial weights and rate larger, which shortens Conditioned Majority's plateau to fit) and
-follows influences at four positions of the plain runs of two seeds; the `paper` profile has its
-sizes.
+smaller than the paper: d_model 64 for 128, batch 64 for 256, 600 steps for 3,000, 5 seeds for 10.
+Muon trains the mixers, which shortens Conditioned Majority's plateau to fit. Its steps do not split
+into parts, so the followed runs are Adam's with larger initial weights, to the same end: two seeds
+and four positions. The `paper` profile has the paper's sizes and its Adam throughout.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ToyPrecachingGrid(Grid):
     Args:
         tasks, ablations: see `ToyCell`.
         seeds: runs of each, seeded 0, 1, …
-        tracked: positions whose influences are followed in plain runs of the first `tracked_seeds`.
+        tracked: positions whose influences are followed; Adam only, so `muon_lr` is None then.
         The others are `ToyCell`'s.
 
     Raises:
@@ -60,15 +60,14 @@ class ToyPrecachingGrid(Grid):
     steps: int = ToyCell.steps
     batch_size: int = ToyCell.batch_size
     lr: float = ToyCell.lr
+    muon_lr: float | None = ToyCell.muon_lr
     init_std: float = ToyCell.init_std
     embed_std: float = ToyCell.embed_std
     probe_sequences: int = ToyCell.probe_sequences
-    tracked: tuple[int, ...] = TRACKED
-    tracked_seeds: int = 2
+    tracked: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_int("seeds", self.seeds, 1)
-        require_int("tracked_seeds", self.tracked_seeds, 0)
         require_int("probe_sequences", self.probe_sequences, 100)
         for name in ("tasks", "ablations", "tracked"):
             given = getattr(self, name)
@@ -77,13 +76,17 @@ class ToyPrecachingGrid(Grid):
             object.__setattr__(self, name, tuple(dict.fromkeys(given)))
         for position in self.tracked:
             require_int("tracked", position, 0, 19)
+        if self.tracked and self.muon_lr is not None:
+            advice = "Muon's steps do not split into parts of the gradient."
+            raise ParameterError(
+                "muon_lr", self.muon_lr, "None where positions are tracked", advice
+            )
         for task in self.tasks:
             for ablation in self.ablations:
-                self.cell(task, ablation, 0).validate()
+                self.cell(task, ablation).validate()
 
-    def cell(self, task: str, ablation: str, seed: int) -> ToyCell:
+    def cell(self, task: str, ablation: str) -> ToyCell:
         """The run of one task and ablation."""
-        followed = ablation == "plain" and seed < self.tracked_seeds
         return ToyCell(
             task=task,
             ablation=ablation,
@@ -91,33 +94,43 @@ class ToyPrecachingGrid(Grid):
             steps=self.steps,
             batch_size=self.batch_size,
             lr=self.lr,
+            muon_lr=self.muon_lr,
             init_std=self.init_std,
             embed_std=self.embed_std,
             probe_sequences=self.probe_sequences,
-            tracked=self.tracked if followed else (),
+            tracked=self.tracked,
         )
 
     def points(self) -> list[Point]:
         """Seed by seed, so that the first seeds alone are every cell."""
         return [
-            Point(NAME, 1, self.cell(task, ablation, seed).params(), seed)
+            Point(NAME, 1, self.cell(task, ablation).params(), seed)
             for seed in range(self.seeds)
             for task in self.tasks
             for ablation in self.ablations
         ]
 
 
+FOLLOWED = ToyPrecachingGrid(
+    ablations=("plain",),
+    seeds=2,
+    steps=800,
+    lr=2e-3,
+    muon_lr=None,
+    init_std=0.15,
+    embed_std=0.1,
+    tracked=TRACKED,
+)
 SMOKE = ToyPrecachingGrid(
     tasks=("majority",),
-    ablations=("plain", "both"),
+    ablations=("both",),
     seeds=1,
     d_model=8,
     steps=3,
     batch_size=4,
     probe_sequences=100,
-    tracked=(2, 12),
-    tracked_seeds=1,
 )
+PAPER = ToyPrecachingGrid(seeds=10, d_model=128, steps=3_000, batch_size=256, muon_lr=None)
 
 TOY_PRECACHING = Experiment(
     name=NAME,
@@ -125,32 +138,17 @@ TOY_PRECACHING = Experiment(
     question="Where do features that are useless for the next token come from?",
     grid=ToyPrecachingGrid,
     profiles={
-        "smoke": (SMOKE,),
+        "smoke": (
+            SMOKE,
+            replace(SMOKE, ablations=("plain",), muon_lr=None, steps=2, tracked=(2, 12)),
+        ),
         "quick": (
             ToyPrecachingGrid(
-                tasks=("majority",),
-                seeds=1,
-                d_model=32,
-                steps=250,
-                probe_sequences=1_000,
-                tracked_seeds=0,
+                tasks=("majority",), seeds=1, d_model=32, steps=250, probe_sequences=1_000
             ),
         ),
-        "cpu": (ToyPrecachingGrid(),),
-        "paper": (
-            replace(
-                ToyPrecachingGrid(),
-                seeds=10,
-                d_model=128,
-                steps=3_000,
-                batch_size=256,
-                lr=1e-3,
-                init_std=0.02,
-                embed_std=0.02,
-                tracked=tuple(range(20)),
-                tracked_seeds=10,
-            ),
-        ),
+        "cpu": (ToyPrecachingGrid(), FOLLOWED),
+        "paper": (PAPER, replace(PAPER, ablations=("plain",), tracked=tuple(range(20)))),
     },
     run=run_toy,
     schema=SCHEMA,
@@ -160,5 +158,5 @@ TOY_PRECACHING = Experiment(
         "C-3": judge_precaching_needed,
         "C-4": judge_sharing_carries,
     },
-    seconds={"smoke": 0.2, "quick": 4, "cpu": 45, "paper": 3_000},
+    seconds={"smoke": 1, "quick": 4, "cpu": 45, "paper": 2_000},
 )

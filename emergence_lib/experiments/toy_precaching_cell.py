@@ -2,7 +2,8 @@
 
 The paper's run (fact sheet C3): 2 layers, d_model 128, 4 heads, GPT-2 style, Adam at 1e-3, batch
 256, 3,000 steps, cut at m = 10. Its numbers are the `paper` profile's; `ToyCell`'s defaults are
-smaller, chosen so that the plain model learns both tasks on one CPU core in under a minute.
+smaller, chosen so that the plain model learns both tasks on one CPU core in under a minute; Muon
+trains the mixers' matrices there.
 
 Probes are ridge regressions (α = 1) a layer and position on the residual stream, fitted on 70 % of
 fresh sequences; r is Pearson's over the rest. The same is done for the model before training, whose
@@ -51,8 +52,9 @@ class ToyCell:
     Args:
         task: "majority" or "conditioned_majority".
         ablation: of `ABLATIONS`; untied models are cut where the outputs begin to be predicted.
-        init_std, embed_std: of the initial weights. GPT-2's 0.02 leaves Conditioned Majority on a
-            plateau for longer than the small profiles train; larger weights shorten it.
+        muon_lr: of `TrainConfig`; the paper's Adam (None) leaves Conditioned Majority on a plateau
+            for longer than the small profiles train, and Muon on the mixers shortens it.
+        init_std, embed_std: of the initial weights; GPT-2's by default.
         tracked: positions whose integrated influence is followed at every layer from 1 on, which
             takes a second training; none where empty.
 
@@ -66,11 +68,12 @@ class ToyCell:
     n_layers: int = 2
     d_model: int = 64
     n_heads: int = 4
-    steps: int = 800
+    steps: int = 600
     batch_size: int = 64
-    lr: float = 2e-3
-    init_std: float = 0.15
-    embed_std: float = 0.1
+    lr: float = 1e-3
+    muon_lr: float | None = 0.01
+    init_std: float = 0.02
+    embed_std: float = 0.02
     probe_sequences: int = 2_000
     tracked: tuple[int, ...] = ()
 
@@ -106,11 +109,12 @@ class ToyCell:
         return self.ablation in ("myopic", "both")
 
     def train_config(self, seed: int) -> TrainConfig:
-        """Plain Adam at a constant rate, as the paper's."""
+        """A constant rate, as the paper's, and no clipping."""
         return TrainConfig(
             steps=self.steps,
             batch_size=self.batch_size,
             lr=self.lr,
+            muon_lr=self.muon_lr,
             warmup_steps=0,
             grad_clip=None,
             myopic=self.myopic,

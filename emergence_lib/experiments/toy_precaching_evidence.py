@@ -11,6 +11,8 @@ the seeds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
@@ -60,7 +62,7 @@ def best_layer(row: pd.Series, column: str) -> Float[np.ndarray, " position"]:
 
 
 def run_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line a run.
+    """One line a run that is not followed: those which are train by another recipe.
 
     Returns:
         Columns task, ablation, seed, accuracy (of the first output), excess (final loss above the
@@ -68,7 +70,7 @@ def run_table(rows: pd.DataFrame) -> pd.DataFrame:
         useful_r (mean over the positions that predict outputs).
     """
     lines = []
-    for _, row in rows.iterrows():
+    for _, row in _compared(rows).iterrows():
         cut = n_inputs(row.task)
         trained, untrained = (best_layer(row, c) for c in ("probe_r", "untrained_r"))
         useless = slice(FIRST_USELESS, cut)
@@ -136,7 +138,13 @@ def _mean(values: pd.Series) -> Estimate:
     return mean_interval(values.tolist()) if len(values) else UNKNOWN
 
 
+def _compared(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the common recipe, without the followed ones."""
+    return rows[rows.influence.isna()]
+
+
 def _runs(rows: pd.DataFrame, task: str, ablation: str) -> int:
+    rows = _compared(rows)
     return int(((rows.task == task) & (rows.ablation == ablation)).sum())
 
 
@@ -258,7 +266,7 @@ def probe_curves(rows: pd.DataFrame, task: str) -> pd.DataFrame:
         Columns training (a name of `ABLATION_NAMES`, or "untrained"), seed, layer, position, r.
     """
     lines = []
-    for _, row in rows[rows.task == task].iterrows():
+    for _, row in _compared(rows[rows.task == task]).iterrows():
         ways = {ABLATION_NAMES[row.ablation]: row.probe_r}
         if row.ablation == "plain":
             ways["untrained"] = row.untrained_r
@@ -270,15 +278,15 @@ def probe_curves(rows: pd.DataFrame, task: str) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["training", "seed", "layer", "position", "r"])
 
 
-def influence_table(rows: pd.DataFrame, rule: str) -> pd.DataFrame:
-    """Integrated influences of the tracked runs, as shares of the mismatch at the start.
+def influence_table(rows: pd.DataFrame, task: str) -> pd.DataFrame:
+    """Integrated influences of Adam's steps in a task's tracked runs.
 
     Returns:
-        Columns task, seed, layer, position, part, share.
+        Columns task, seed, layer, position, part, share (of the mismatch at the start).
     """
     lines = []
-    for _, row in rows[rows.influence.notna()].iterrows():
-        table = row.influence[RULES.index(rule)]
+    for _, row in rows[(rows.task == task) & rows.influence.notna()].iterrows():
+        table = row.influence[RULES.index("adam")]
         for k, by_position in enumerate(table):
             for i, parts in enumerate(by_position):
                 for part, value in zip(PARTS, parts, strict=True):
@@ -286,3 +294,52 @@ def influence_table(rows: pd.DataFrame, rule: str) -> pd.DataFrame:
                     lines.append((row.task, row.seed, k + 1, row.tracked[i], part, value / start))
     columns = ["task", "seed", "layer", "position", "part", "share"]
     return pd.DataFrame(lines, columns=columns)
+
+
+def by_training(
+    rows: pd.DataFrame, column: str
+) -> dict[str, tuple[list[str], list[Estimate], list[list[float]]]]:
+    """A column of `run_table`, for a figure with a line a way of training.
+
+    Returns:
+        task's name → (names of the ways of training, mean and interval of each, its runs).
+    """
+    groups = {}
+    for task in _compared(rows).task.unique():
+        runs = [cell_values(rows, column, task, ablation) for ablation in ABLATIONS]
+        groups[NAMES[task]] = (
+            [ABLATION_NAMES[ablation] for ablation in ABLATIONS],
+            [_mean(values) for values in runs],
+            [values.tolist() for values in runs],
+        )
+    return groups
+
+
+def guesses(rows: pd.DataFrame) -> dict[str, float]:
+    """Accuracy of the best constant guess in each task."""
+    first = rows.groupby("task", sort=False).guess_accuracy.first()
+    return {f"guess, {NAMES[task]}": float(value) for task, value in first.items()}
+
+
+def by_task(
+    rows: pd.DataFrame, table: Callable[[pd.DataFrame, str], pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
+    """A table of each task under its name; those of both tasks where nothing is recorded."""
+    return {
+        NAMES[task]: table(rows, task) for task in NAMES if task in set(rows.task) or rows.empty
+    }
+
+
+def influence_sentence(rows: pd.DataFrame) -> str:
+    """What the parts add up to, against the mismatch that training took away."""
+    tracked = rows[rows.influence.notna()] if len(rows) else rows
+    if not len(tracked):
+        return "No run is followed yet."
+    totals = pd.concat([influence_table(tracked, task) for task in tracked.task.unique()])
+    total = totals.groupby(["task", "seed", "layer", "position"]).share.sum()
+    return (
+        f"In {len(tracked)} followed runs the three parts of Adam's steps add up to "
+        f"{total.median():.2f} times the mismatch at the start (median over {len(total)} sites, "
+        f"from {total.min():.2f} to {total.max():.2f}). Were steps infinitely small and the batch "
+        "always the same, it would be 1 at every site."
+    )
