@@ -85,7 +85,7 @@ def test_smoke_leaves_a_row_with_every_measure():
     (point,) = LENSES.points("smoke")
     row = LENSES.run(point, "cpu")
     LENSES.check_row(row)
-    assert all(len(row[name]) == 8 and len(row[name][0]) == 3 for name in MEASURES)
+    assert all(len(row[name]) == 8 and len(row[name][0]) == 12 for name in MEASURES)
 
 
 def test_grids_are_validated():

@@ -30,6 +30,9 @@ from emergence_lib.training.schedule import linear_schedule
 BIAS = 4.0
 """c of the condition with attention bias, with which the linear map's plateau is shortest."""
 
+EARLY = (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20)
+"""Steps looked at besides the regular ones: paper B's collapse is over in some tens of steps."""
+
 CONDITIONS: dict[str, LinearMapCell | CellularAutomataCell] = {
     "linear map": LinearMapCell(state_size=8, d_model=64),
     "linear map, bias": LinearMapCell(state_size=8, d_model=64, attention_bias=BIAS),
@@ -83,7 +86,7 @@ class LensGrid(Grid):
 
     def points(self) -> list[Point]:
         return [
-            Point("lenses", 1, asdict(LensCell(condition, self.steps, self.eval_every)), seed)
+            Point("lenses", 2, asdict(LensCell(condition, self.steps, self.eval_every)), seed)
             for seed in range(self.seeds)
             for condition in self.conditions
         ]
@@ -113,7 +116,7 @@ def run(point: Point, device: str) -> dict[str, Any]:
         config,
         replace(settings, steps=lens.steps, stop_margin=None),  # what follows the jump is seen too
         observers=[LensObserver(task, config.n_layers, settings.attention_bias)],
-        evaluations=linear_schedule(lens.steps, lens.eval_every),
+        evaluations=sorted({*EARLY, *linear_schedule(lens.steps, lens.eval_every)}),
         device=device,
     )
     loss = trained.metric("loss")
@@ -128,11 +131,11 @@ def run(point: Point, device: str) -> dict[str, Any]:
 
 LENSES = Experiment(
     name="lenses",
-    version=1,
+    version=2,
     question="Attention, geometry, gradients: which of them moves first when a capability appears?",
     grid=LensGrid,
     profiles={
-        "smoke": (LensGrid(("linear map",), seeds=1, steps=10, eval_every=5),),
+        "smoke": (LensGrid(("linear map",), seeds=1, steps=20, eval_every=10),),
         "quick": (LensGrid(("linear map",), seeds=1, steps=1_000),),
         "cpu": (LensGrid(),),
         "paper": (LensGrid(seeds=10, steps=10_000),),
