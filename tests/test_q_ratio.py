@@ -29,6 +29,7 @@ from emergence_lib.experiments.q_ratio_evidence import (
     look_ahead,
     quality_sentence,
     rank_correlation,
+    spread_table,
     spreads,
     steered,
 )
@@ -110,6 +111,11 @@ def test_rounding_keeps_digits_and_knows_no_infinity():
 def test_impossible_grids_name_their_parameter(changes, name):
     with pytest.raises(ParameterError, match=name):
         QRatioGrid(**changes)
+
+
+def test_no_column_is_a_parameter_too():
+    (point, *_) = Q_RATIO.points("smoke")
+    assert not set(point.params) & set(Q_RATIO.schema)
 
 
 # --- verdicts -------------------------------------------------------------------------------------
@@ -261,7 +267,8 @@ def test_tables_hold_what_is_there_and_survive_what_is_not():
     assert table.loc[("code", "not steered"), "value"] == pytest.approx(0.4)
     assert "10.0%" in quality_sentence(made)
     empty = made.iloc[:0]
-    for measure in (correlations, look_ahead, steered):
+    assert set(spread_table(made).measure) == {"mean", "standard deviation"}
+    for measure in (correlations, look_ahead, spread_table, steered):
         assert measure(empty).value.isna().all()
     assert spreads(empty).empty
     assert "Nothing" in quality_sentence(empty)

@@ -12,6 +12,7 @@ import torch
 from emergence_lib.analysis.influence import integrated_influence
 from emergence_lib.analysis.probes import fit_ridge
 from emergence_lib.errors import ParameterError, UnknownNameError
+from emergence_lib.experiments.evidence import named_groups
 from emergence_lib.experiments.text_cell import (
     FEATURES,
     PROBED,
@@ -32,6 +33,7 @@ from emergence_lib.experiments.text_features_evidence import (
     judge_myopic_costs_loss,
     judge_story_position_needs_precaching,
     judge_syntax_is_direct,
+    loss_table,
     losses,
 )
 from emergence_lib.tasks.stories import PARTS_OF_SPEECH
@@ -134,6 +136,11 @@ def test_an_unknown_corpus_is_named():
 def test_the_first_seed_comes_first_and_as_a_pair():
     points = TEXT_FEATURES.points("cpu")
     assert [(p.seed, p.params["myopic"]) for p in points[:3]] == [(0, False), (0, True), (1, False)]
+
+
+def test_no_column_is_a_parameter_too():
+    (point, *_) = TEXT_FEATURES.points("smoke")
+    assert not set(point.params) & set(TEXT_FEATURES.schema)
 
 
 # --- verdicts -------------------------------------------------------------------------------------
@@ -243,3 +250,15 @@ def test_tables_leave_out_what_is_not_there_and_hold_what_is():
     assert influence_table(empty).value.isna().all()
     assert decodability(empty).value.isna().all()
     assert by_feature(empty).empty
+
+
+def test_groups_for_a_figure_keep_the_order_and_leave_out_unknown_runs():
+    groups = named_groups(loss_table(rows(n=3)), "training", "loss")
+    assert list(groups) == ["plain", "no pre-caching"]
+    names, (estimate,), (runs,) = groups["no pre-caching"]
+    assert names == ["held-out loss"]
+    assert estimate.value == pytest.approx(np.mean(runs)) == pytest.approx(3.0, abs=0.02)
+    assert len(runs) == 3
+    table = loss_table(rows(n=3)).assign(runs=[[1.0, np.nan], [2.0, 3.0]])
+    assert named_groups(table, "training", "loss")["plain"][2] == [[1.0]]
+    assert named_groups(table.assign(runs=[[np.nan], []]), "training", "loss") == {}

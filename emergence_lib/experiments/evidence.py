@@ -33,15 +33,43 @@ def waits_by(rows: pd.DataFrame, column: str, event: Callable[[pd.Series], Event
 
     Returns:
         Columns x (the value), n, observed (runs whose wait ended), median, low, high (steps by
-        Kaplan–Meier with 95 % interval; infinite where not seen), events (one a run).
+        Kaplan–Meier with 95 % interval; infinite where not seen, and no interval for one run),
+        events (one a run).
     """
     lines = []
     for x, cell in rows.groupby(column) if len(rows) else ():
         events = [event(row) for _, row in cell.iterrows()]
         observed = sum(e.observed for e in events)
-        lines.append((x, len(cell), observed, *median_time(events), events))
+        median, low, high = median_time(events)
+        if len(events) == 1:
+            low = high = math.nan
+        lines.append((x, len(cell), observed, median, low, high, events))
     names = ["x", "n", "observed", "median", "low", "high", "events"]
     return pd.DataFrame(lines, columns=names)
+
+
+Groups = dict[str, tuple[list[str], list[Estimate], list[list[float]]]]
+"""Label → names, one estimate each, and the runs of each: what `plotting.named_estimates` draws."""
+
+
+def named_groups(table: pd.DataFrame, label: str, name: str) -> Groups:
+    """A table of estimates as groups of named ones; none where no line has a known run.
+
+    Args:
+        table: columns `label`, `name`, value, low, high, and runs, a list of numbers.
+    """
+    known = [[run for run in runs if np.isfinite(run)] for runs in table["runs"]]
+    if not any(known):
+        return {}
+    table = table.assign(runs=known)
+    return {
+        str(group): (
+            [str(n) for n in lines[name]],
+            [Estimate(*e) for e in lines[["value", "low", "high"]].itertuples(index=False)],
+            lines["runs"].tolist(),
+        )
+        for group, lines in table.groupby(label, sort=False)
+    }
 
 
 def steps_in_words(estimate: Estimate, watched: float) -> str:

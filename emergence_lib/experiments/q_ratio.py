@@ -106,7 +106,7 @@ def run_point(point: Point, device: str) -> dict[str, Any]:
         "eval_steps": loss.index.tolist(),
         "eval_loss": rounded(loss.to_numpy(), 5),
         "final_loss": float(loss.iloc[-1]),
-        "corpus": made_from(),
+        "sources": made_from(),
         **quality_columns(found),
         **latent_columns(cell, run, found, point.seed, n_examples),
     }
@@ -161,7 +161,7 @@ Q_RATIO = Experiment(
         "alignment": f"list [ahead {AHEAD}][latent] of float: with the look-ahead map, 1 is random",
         "steered_code": f"list {STEERED_GROUPS} of float or null: mean P(code | token) written",
         "steered_punctuation": "list [group] of float or null: share of tokens that are marks only",
-        "corpus": "str: what the data were made from",
+        "sources": "str: what the data were made from",
     },
     judges={
         "C-10": judge_q_is_the_ratio,

@@ -34,6 +34,8 @@ TRUTHS = {
 
 ESTIMATES = {"q_mean": "mean of ratios (the paper's)", "q_sum": "ratio of sums"}
 
+NAMES = TRUTHS | ESTIMATES
+
 PAPER_SPREAD = {"formal": 1.63, "other": 1.23}
 """Standard deviation of ln Q in Gemma-2-2b, ± .03 and ± .02."""
 
@@ -90,6 +92,20 @@ def rank_correlation(a: pd.Series, b: pd.Series) -> float:
     return float(spearmanr(a[known], b[known]).statistic)
 
 
+def q_against_gradients(
+    rows: pd.DataFrame, truth: str = "ratio_final"
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Domain → (ln of the ratio of squared gradients, ln Q), a value a latent of these runs."""
+    points: dict[str, tuple[list[float], list[float]]] = {domain: ([], []) for domain in DOMAINS}
+    for _, row in rows.iterrows():
+        for _, latent in latents(row).iterrows():
+            if latent[truth] > 0:
+                x, y = points[latent["domain"]]
+                x.append(float(np.log(latent[truth])))
+                y.append(float(latent["ln_q"]))
+    return points
+
+
 def spreads(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean and standard deviation of ln Q by the text a latent is for.
 
@@ -104,32 +120,45 @@ def spreads(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["seed", "domain", "latents", "mean", "sd"])
 
 
+def spread_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of ln Q; columns measure ("mean", "standard deviation"), domain, value, low, high, runs."""
+    table = spreads(rows)
+    lines = []
+    for measure, column in (("mean", "mean"), ("standard deviation", "sd")):
+        for domain in DOMAINS:
+            runs = table[table.domain == domain][column].tolist()
+            lines.append((measure, domain, *over_runs(runs), runs))
+    return pd.DataFrame(lines, columns=["measure", "domain", "value", "low", "high", "runs"])
+
+
 def steered(rows: pd.DataFrame) -> pd.DataFrame:
     """What is written under steering.
 
     Returns:
-        Columns measure ("code", "punctuation"), group (of `STEERED_GROUPS`), n, value, low, high.
+        Columns measure ("code", "punctuation"), group (of `STEERED_GROUPS`), n, value, low, high,
+        runs.
     """
     lines = []
     for measure in ("code", "punctuation"):
         runs = [as_floats(v) for v in rows[f"steered_{measure}"]]
         for g, group in enumerate(STEERED_GROUPS):
             values = [run[g] for run in runs]
-            lines.append((measure, group, len(values), *over_runs(values)))
-    return pd.DataFrame(lines, columns=["measure", "group", "n", "value", "low", "high"])
+            lines.append((measure, group, len(values), *over_runs(values), values))
+    return pd.DataFrame(lines, columns=["measure", "group", "n", "value", "low", "high", "runs"])
 
 
 def look_ahead(rows: pd.DataFrame) -> pd.DataFrame:
     """Rank correlation of ln Q with the alignment to the look-ahead map, by distance.
 
     Returns:
-        Columns ahead, n (runs), value, low, high.
+        Columns ahead (tokens), n (runs), value, low, high, runs.
     """
     tables = [latents(row) for _, row in rows.iterrows()]
-    return pd.DataFrame(
-        [(ahead, len(tables), *over_runs(_ahead_correlations(tables, [ahead]))) for ahead in AHEAD],
-        columns=["ahead", "n", "value", "low", "high"],
-    )
+    lines = []
+    for ahead in AHEAD:
+        runs = _ahead_correlations(tables, [ahead])
+        lines.append((ahead, len(runs), *over_runs(runs), runs))
+    return pd.DataFrame(lines, columns=["ahead", "n", "value", "low", "high", "runs"])
 
 
 def _ahead_correlations(tables: list[pd.DataFrame], distances: list[int]) -> list[float]:

@@ -126,7 +126,7 @@ def run_point(point: Point, device: str) -> dict[str, Any]:
         "eval_steps": loss.index.tolist(),
         "eval_loss": rounded(loss.to_numpy(), 5),
         "final_loss": float(loss.iloc[-1]),
-        "corpus": made_from(),
+        "sources": made_from(),
         **scores,
         **dict.fromkeys((*(f"influence_{rule}" for rule in RULES), "mismatch")),
     }
@@ -192,7 +192,7 @@ TEXT_FEATURES = Experiment(
         "influence, parts direct, precached, shared; null in myopic runs",
         "influence_sgd": "the same for steps of plain SGD along the same training",
         "mismatch": "list [layer from 1][feature] of float or null: R at the first step",
-        "corpus": "str: what the data were made from",
+        "sources": "str: what the data were made from",
     },
     judges={
         "C-7": judge_myopic_costs_loss,

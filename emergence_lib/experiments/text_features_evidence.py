@@ -73,16 +73,21 @@ def decodability(rows: pd.DataFrame) -> pd.DataFrame:
     """How well probes read each kind of feature, by training.
 
     Returns:
-        Columns kind, training ("plain", "myopic", "untrained"), n (runs), value, low, high.
+        Columns kind, training ("plain", "no pre-caching": myopic, "untrained"), n (runs), value,
+        low, high, and runs, the runs' own values.
     """
     lines = []
     for kind in KINDS:
-        for training, column in (("plain", "probe"), ("myopic", "probe"), ("plain", "untrained")):
-            chosen = rows[rows.myopic.astype(bool) == (training == "myopic")]
+        for training, column, myopic in (
+            ("plain", "probe", False),
+            ("no pre-caching", "probe", True),
+            ("untrained", "untrained", False),
+        ):
+            chosen = rows[rows.myopic.astype(bool) == myopic]
             values = [read_out(row, column, kind) for _, row in chosen.iterrows()]
-            name = "untrained" if column == "untrained" else training
-            lines.append((kind, name, len(values), *over_runs(values)))
-    return pd.DataFrame(lines, columns=["kind", "training", "n", "value", "low", "high"])
+            lines.append((kind, training, len(values), *over_runs(values), values))
+    columns = ["kind", "training", "n", "value", "low", "high", "runs"]
+    return pd.DataFrame(lines, columns=columns)
 
 
 def influence_of(row: pd.Series, kind: str, rule: str = "adam") -> np.ndarray:
@@ -94,7 +99,7 @@ def influence_table(rows: pd.DataFrame, rule: str = "adam") -> pd.DataFrame:
     """Integrated influence of each part on each kind of feature, over plain runs.
 
     Returns:
-        Columns kind, part, n (runs), value, low, high (variances of the read-out).
+        Columns kind, part, n (runs), value, low, high (variances of the read-out), runs.
     """
     plain = rows[~rows.myopic.astype(bool)]
     lines = []
@@ -102,8 +107,19 @@ def influence_table(rows: pd.DataFrame, rule: str = "adam") -> pd.DataFrame:
         runs = np.array([influence_of(row, kind, rule) for _, row in plain.iterrows()])
         for p, part in enumerate(PARTS):
             values: list[float] = runs[:, p].tolist() if len(runs) else []
-            lines.append((kind, part, len(values), *over_runs(values)))
-    return pd.DataFrame(lines, columns=["kind", "part", "n", "value", "low", "high"])
+            lines.append((kind, part, len(values), *over_runs(values), values))
+    return pd.DataFrame(lines, columns=["kind", "part", "n", "value", "low", "high", "runs"])
+
+
+def loss_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Columns training ("plain", "no pre-caching"), loss, n, value, low, high, runs (nats)."""
+    table = losses(rows)
+    lines = [
+        (name, "held-out loss", len(table), *over_runs(table[column]), table[column].tolist())
+        for name, column in (("plain", "plain"), ("no pre-caching", "myopic"))
+    ]
+    columns = ["training", "loss", "n", "value", "low", "high", "runs"]
+    return pd.DataFrame(lines, columns=columns)
 
 
 def by_feature(rows: pd.DataFrame, rule: str = "adam") -> pd.DataFrame:

@@ -8,6 +8,7 @@
     boards         `othello_board`, `probe_accuracy`, `influence_by_part`, `turned_discs`
     cells          `dose_response`, `loss_by_sparsity`, `rates`, `bit_accuracy`
     collapse       `three_phases`, `floors_by_task`, `agreement_of_sizes`, `collapse_depths`
+    lenses         `lens_panels`, `before_at_after`
     layers         `rank_by_layer`, `falls_by_layer`, `which_end_first`
     named          `named_estimates`
     precursors     `measure_panels`, `lead_dots`, `rates_by_difficulty`, `definition_map`,
@@ -43,6 +44,7 @@ from emergence_lib.plotting.collapse import (
     three_phases,
 )
 from emergence_lib.plotting.layers import falls_by_layer, rank_by_layer, which_end_first
+from emergence_lib.plotting.lenses import before_at_after, lens_panels
 from emergence_lib.plotting.named import named_estimates
 from emergence_lib.plotting.over_training import loss_curves, survival_curves
 from emergence_lib.plotting.precaching import influence_by_position, probes_by_position
@@ -58,6 +60,8 @@ from emergence_lib.plotting.proxies import concordances, led_by_chance, small_fo
 from emergence_lib.plotting.scatters import scatter, scatter_groups
 from emergence_lib.plotting.style import (
     COMPONENT_COLOURS,
+    DOMAIN_COLOURS,
+    GRADIENT_COLOURS,
     GUIDE,
     MIXER_COLOURS,
     MODEL_SIZE_COLOURS,
@@ -68,6 +72,7 @@ from emergence_lib.plotting.style import (
     SOURCE_COLOURS,
     STATE_SIZE_COLOURS,
     TASK_COLOURS,
+    TRAINING_COLOURS,
     WAIT_COLOURS,
     step_axis,
     use_style,
@@ -76,6 +81,8 @@ from emergence_lib.plotting.waiting import waits
 
 __all__ = [
     "COMPONENT_COLOURS",
+    "DOMAIN_COLOURS",
+    "GRADIENT_COLOURS",
     "GUIDE",
     "MIXER_COLOURS",
     "MODEL_SIZE_COLOURS",
@@ -86,10 +93,12 @@ __all__ = [
     "SOURCE_COLOURS",
     "STATE_SIZE_COLOURS",
     "TASK_COLOURS",
+    "TRAINING_COLOURS",
     "WAIT_COLOURS",
     "against_chance",
     "agreement_of_sizes",
     "attention_maps",
+    "before_at_after",
     "bit_accuracy",
     "collapse_depths",
     "concordances",
@@ -103,6 +112,7 @@ __all__ = [
     "influence_by_position",
     "lead_dots",
     "led_by_chance",
+    "lens_panels",
     "loss_by_sparsity",
     "loss_curves",
     "measure_panels",

@@ -40,6 +40,7 @@ WAIT_COLOURS = {
 }
 TASK_COLOURS = {
     "linear map": OKABE_ITO["blue"],
+    "linear map, bias": OKABE_ITO["green"],
     "cellular automata": OKABE_ITO["vermillion"],
 }
 MODEL_SIZE_COLOURS = {
@@ -100,6 +101,11 @@ TRAINING_COLOURS = {
     "no sharing": OKABE_ITO["vermillion"],
     "neither": OKABE_ITO["purple"],
     "untrained": "#8A8A8A",
+}
+DOMAIN_COLOURS = {
+    "code": OKABE_ITO["blue"],
+    "prose": OKABE_ITO["orange"],
+    "story": OKABE_ITO["green"],
 }
 PAPER_GREY = "#8A8A8A"
 GUIDE: dict[str, Any] = {"color": "#555555", "linewidth": 0.9, "linestyle": "--", "zorder": 0}
