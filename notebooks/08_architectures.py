@@ -147,6 +147,13 @@ plt.show()
 # %%
 found.mixer_table(automata).style.hide(axis="index").format(precision=3)
 
+# %% [markdown]
+# Few rules can be told apart by weights that do not depend on the content. The paper has many. So attention and
+# MLP-Mixer were also compared on automata with more rules, states and steps:
+
+# %%
+found.mixer_table(found.many_rules(runs.rows)).style.hide(axis="index").format(precision=3)
+
 # %% mystnb={"figure": {"caption": "Excess loss over training on both tasks: mean over seeds with its 95 % interval, runs as pale dots. Further left is better.", "name": "fig-architectures"}, "image": {"alt": "Excess loss over training of each of seven token mixers on the linear map and on cellular automata, means with intervals and single runs."}}
 plotting.named_estimates(
     found.excess_groups(runs.rows),
@@ -190,7 +197,7 @@ Markdown(" ".join(found.rates_sentence(runs.rows, task) for task in found.TASK_N
 # ## Limits
 #
 # - One small size: eight cells, width 64, one layer for the map and two for the automata, which have few
-#   rules and states here. The paper's sizes are in the `paper` profile.
+#   colours, rules and states here. The paper's sizes are in the `paper` profile.
 # - On automata attention has rotary positions, and the other mixers have no positions but their own: a
 #   recurrence or a matrix. On the linear map all have learned positions.
 # - Each rate was tried on one seed. The grid is coarse, and the best rate of a mixer may lie at its edge.

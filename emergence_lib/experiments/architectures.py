@@ -10,7 +10,7 @@ paper's mixers are not known. Here every mixer has the parameters of the attenti
 
 The final runs use other seeds than the search, so that no mixer is judged on the run that chose its
 rate. Reduced: S = 8 instead of 16, width 64 instead of 128, and
-automata of fewer rules and states (`SHAPES`) with two layers instead of four.
+automata of fewer colours, rules and states (`SHAPES`) with two layers instead of four.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ CHOSEN: Mapping[str, Mapping[str, Rate]] = {
 """The rates of the final runs: what `best_rates` finds in the recorded search."""
 
 SHAPES: Mapping[str, Mapping[str, Any]] = {
-    "small": {"n_rules": 8, "n_states": 4, "tokens": 512},
+    "small": {"colours": 3, "n_rules": 8, "n_states": 4, "tokens": 512},
     "many rules": {"n_rules": 64, "n_states": 8, "tokens": 1_024},
     "paper": {"n_rules": 256, "n_states": 16, "tokens": 4_096, "n_layers": 4, "n_heads": 8},
 }
-"""Of cellular automata. With few rules and states seven mixers fit two cores; with many rules, the
-paper's question, attention and MLP-Mixer do."""
+"""Of cellular automata. With three colours, few rules and few states seven mixers fit two cores;
+with four colours and many rules, the paper's question, attention and MLP-Mixer do."""
 
 STOP_MARGIN = 0.01
 """A run on the linear map ends within this many nats of the floor; one row of S = 8 is 0.046."""
@@ -287,7 +287,7 @@ ARCHITECTURES = Experiment(
         "cpu": (
             _search("linear_map", steps=800),
             ArchitecturesGrid(),
-            _search("cellular_automata", steps=600),
+            _search("cellular_automata", steps=800),
             ArchitecturesGrid("cellular_automata"),
             ArchitecturesGrid(
                 "cellular_automata",
