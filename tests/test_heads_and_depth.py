@@ -38,7 +38,7 @@ def run(task, wait, seed=0, n_heads=8, d_head=16, n_layers=1):
         "steps": WATCHED,
         "stopped_at": WATCHED if wait is None else wait,
         "solved": wait is not None,
-        "plateau_end": wait,
+        "plateau_end": None if wait is None else wait - (50 if task == CA else 0),
         "final_loss": 0.5 if wait is None else 0.33,
     }
 
@@ -98,9 +98,20 @@ def test_waits_at_fixed_width_are_listed_as_they_are():
     never = [*spread(LM, None, n_heads=1, d_head=128), *spread(CA, 900, n_heads=4)]
     text = heads_evidence.width_sentence(pd.DataFrame(width + never))
     low, high = (round(1_500 * math.exp(noise)) for noise in (-0.06, 0.06))
-    assert "map, number of heads and median wait: 1 not within the 4,000 steps watched" in text
-    assert re.search(rf"128 1,4\d\d \[{low:,}, (not seen|{high:,})\] steps; cellular", text)
+    assert "linear map, median wait with H = 1 not within the 4,000 steps watched" in text
+    assert re.search(rf"H = 128 1,4\d\d \[{low:,}, (not seen|{high:,})\] steps; cellular", text)
     assert heads_evidence.width_sentence(pd.DataFrame()) == ""
+
+
+def test_final_losses_stand_above_their_own_floors_beside_the_papers():
+    rows = pd.DataFrame([*spread(LM, 700), *spread(LM, None, n_heads=128, d_head=1)])
+    table = heads_evidence.loss_at_fixed_width(rows.assign(state_size=8, row_weight=3))
+    assert table.heads.tolist() == [8, 128]
+    ln2 = math.log(2)
+    assert table.excess.tolist() == pytest.approx([0.33 - 7 / 15 * ln2, 0.5 - 7 / 15 * ln2])
+    assert table["paper's excess"][0] == pytest.approx(0.343 - 15 / 31 * ln2)
+    assert math.isnan(table["paper's excess"][1])
+    assert heads_evidence.loss_at_fixed_width(pd.DataFrame()).empty
 
 
 @pytest.mark.parametrize("rows", [pd.DataFrame(), pd.DataFrame([run(LM, 500), run(CA, 500)])])
@@ -195,6 +206,20 @@ def layers(task, shallow, deep):
 def test_depth_is_judged_on_both_tasks(linear_map, automata, status):
     verdict = judged(judge_depth, layers(LM, *linear_map), layers(CA, *automata))
     assert (verdict.status, verdict.n) == (status, 16)
+
+
+def test_each_task_has_its_own_wait():
+    """Cellular automata: the end of the plateau, an evaluation before training stops."""
+    for task, wait in ((LM, 600), (CA, 550)):
+        found = two_tasks.event(pd.Series(run(task, 600)))
+        assert (found.step, found.observed) == (wait, True)
+        assert two_tasks.event(pd.Series(run(task, None))).step == WATCHED
+    (line,) = heads_evidence.by_shape(pd.DataFrame([run(LM, 600)]), "fixed width")[
+        "linear map"
+    ].itertuples()
+    assert line.median == 600
+    assert math.isnan(line.low)  # one run says nothing about others
+    assert math.isnan(line.high)
 
 
 def test_the_effect_is_that_of_the_deepest_with_two_runs():

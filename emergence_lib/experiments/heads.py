@@ -45,9 +45,6 @@ SHAPES: Mapping[str, tuple[tuple[int, int], ...]] = {
 }
 """Task → the (H, d) of a laptop: fixed width, fixed size, fixed number, each through the first."""
 
-PAPER_FINAL_LOSS = {1: 0.626, 2: 0.493, 4: 0.464, 8: 0.343, 16: 0.336}
-"""H → final loss in nats of the linear map with S = 16 at width 128, off the paper's figure."""
-
 
 @dataclass(frozen=True)
 class HeadsGrid(Grid):

@@ -14,6 +14,7 @@ from emergence_lib.experiments import two_tasks
 from emergence_lib.experiments.base import Verdict
 from emergence_lib.experiments.evidence import steps_in_words, waits_by, with_interval
 from emergence_lib.experiments.two_tasks import NAMES
+from emergence_lib.tasks import LinearMap
 
 HEAD_SIZE = 16
 """The head size of the family in which only the number of heads grows, and the middle of sizes."""
@@ -27,6 +28,9 @@ FAMILIES: Mapping[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
     "fixed number": ("d_head", lambda rows: rows.n_heads == rows.task.map(N_HEADS)),
 }
 """Family → what grows in it (a column), and which rows belong to it."""
+
+PAPER_FINAL_LOSS = {1: 0.626, 2: 0.493, 4: 0.464, 8: 0.343, 16: 0.336}
+"""H → final loss in nats of the linear map with S = 16 at width 128, off the paper's figure."""
 
 
 def family(rows: pd.DataFrame, task: str, name: str) -> pd.DataFrame:
@@ -82,7 +86,7 @@ def judge_more_heads_help(rows: pd.DataFrame) -> Verdict:
 
 
 def width_sentence(rows: pd.DataFrame) -> str:
-    """The median waits at fixed width, where more heads are smaller heads; "" without runs.
+    """The median waits with H heads of size width/H; "" without runs.
 
     No exponent here: the line goes down and up again.
     """
@@ -92,12 +96,30 @@ def width_sentence(rows: pd.DataFrame) -> str:
     parts = []
     for title, table in by_shape(rows, "fixed width").items():
         waits = [
-            f"{line.x} {steps_in_words(Estimate(line.median, line.low, line.high), watched)}"
+            f"H = {line.x} {steps_in_words(Estimate(line.median, line.low, line.high), watched)}"
             for line in table.itertuples()
         ]
         if waits:
-            parts.append(f"{title}, number of heads and median wait: {', '.join(waits)}")
+            parts.append(f"{title}, median wait with {', '.join(waits)}")
     return f"At a fixed width, where more heads are smaller: {'; '.join(parts)}." if parts else ""
+
+
+def loss_at_fixed_width(rows: pd.DataFrame) -> pd.DataFrame:
+    """The linear map's final loss at a fixed width beside the paper's, each above its own floor.
+
+    Returns:
+        A line a number of heads: columns heads, n, excess (median, nats), lowest, highest, paper's
+        excess (nats, S = 16, mean of 3; NaN where the paper has none).
+    """
+    runs = family(rows, "linear_map", "fixed width")
+    lines = []
+    for n_heads, cell in runs.groupby("n_heads") if len(runs) else ():
+        first = cell.iloc[0]
+        excess = cell.final_loss - LinearMap(int(first.state_size), int(first.row_weight)).floor
+        paper = PAPER_FINAL_LOSS.get(int(n_heads), math.nan) - LinearMap(16, 3).floor
+        lines.append((int(n_heads), len(cell), excess.median(), excess.min(), excess.max(), paper))
+    names = ["heads", "n", "excess", "lowest", "highest", "paper's excess"]
+    return pd.DataFrame(lines, columns=names)
 
 
 def _power_in_words(task: str, law: PowerLaw, symbol: str) -> str:

@@ -7,7 +7,7 @@ parameters of their own, so a table of both has empty cells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -16,7 +16,11 @@ from emergence_lib.analysis.emergence import Event
 from emergence_lib.experiments import cellular_automata_cell, linear_map_cell
 from emergence_lib.experiments.base import Point
 from emergence_lib.experiments.cellular_automata_cell import CellularAutomataCell
-from emergence_lib.experiments.linear_map_cell import ShapedLinearMapCell, solve_event
+from emergence_lib.experiments.linear_map_cell import (
+    ShapedLinearMapCell,
+    plateau_event,
+    solve_event,
+)
 
 Cell = ShapedLinearMapCell | CellularAutomataCell
 CELLS: Mapping[str, type[Cell]] = {
@@ -77,5 +81,6 @@ def run_cell(point: Point, device: str) -> dict[str, Any]:
     return {column: row[column] for column in CURVE_SCHEMA}
 
 
-event: Callable[[pd.Series], Event] = solve_event
-"""What a run of either task waited for (`WAITS`), censored where it was not reached."""
+def event(row: pd.Series) -> Event:
+    """What a run waited for (`WAITS`), censored where it was not reached."""
+    return solve_event(row) if row["task"] == "linear_map" else plateau_event(row)

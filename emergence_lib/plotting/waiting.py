@@ -56,7 +56,7 @@ def waits(
         ax.set_yscale("log")
         ticks = sorted({float(x) for table in groups.values() for x in table.x} | set(paper or ()))
         ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
         ax.yaxis.set_major_formatter(lambda steps, _: f"{steps:,.0f}")
         ax.minorticks_off()
     axes[0][0].set_ylabel(ylabel)
