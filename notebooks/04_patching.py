@@ -210,6 +210,8 @@ patching_evidence.patching_table(runs.rows).style.hide(axis="index").format(prec
 #   at a chance low. Runs with a gap below 0.05 are left out, which leaves some runs in one bracket only.
 # - The emergences here are those of the pocket suite, and mostly of one capability, string repetition.
 # - Patching one head leaves everything above it to react; effects of single heads do not add up.
+# - These models are language models. Whether a pattern is enough in a toy model, where every jump is known, is
+#   the question of [another page](09_toy_patching.ipynb).
 #
 # ## Takeaways
 #

@@ -296,3 +296,8 @@ def test_the_sparsest_map_is_the_one_that_is_judged():
     denser = [r | {"row_weight": 5} for r in finals({"attention": 100, "mlp_mixer": 600})]
     final = final_runs(pd.DataFrame(rows + denser), "linear_map")
     assert set(final.row_weight) == {3}
+
+
+def test_the_recorded_points_keep_their_keys():
+    """A changed key orphans every recorded point; see test_experiments."""
+    assert ARCHITECTURES.points("cpu")[0].key == "474859d19927b3ae"

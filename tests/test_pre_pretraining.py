@@ -196,3 +196,8 @@ def test_a16_asks_for_a_wait_shorter_than_without_and_than_the_control(waits, st
 def test_a16_needs_four_runs():
     assert judge_pre_pretraining(rows(3, none=600, dyck=100)).status == "not tested here"
     assert judge_pre_pretraining(pd.DataFrame()).status == "not tested here"
+
+
+def test_the_recorded_points_keep_their_keys():
+    """A changed key orphans every recorded point; see test_experiments."""
+    assert PRE_PRETRAINING.points("cpu")[0].key == "9889d91e4272c6c0"

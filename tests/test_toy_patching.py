@@ -249,3 +249,8 @@ def test_the_tables_have_a_line_a_part():
     assert (len(parts), len(means), len(runs[0])) == (len(PARTS), len(PARTS), 4)
     assert parts_table(rows(0.1), "cellular_automata").empty
     assert set(OUTPUTS) < set(PARTS)
+
+
+def test_the_recorded_points_keep_their_keys():
+    """A changed key orphans every recorded point; see test_experiments."""
+    assert TOY_PATCHING.points("cpu")[0].key == "1ea57c9d40114f0c"
