@@ -147,7 +147,8 @@ Markdown(heads_evidence.width_sentence(heads.rows))
 
 # %% [markdown]
 # The paper gives final losses at a fixed width, on a map twice as large. Beside ours, each above its own
-# floor (nats; ours: median, lowest and highest run):
+# floor (nats; ours: median, lowest and highest run; on a finite held-out batch a solved run may lie a
+# little below it):
 
 # %%
 heads_evidence.loss_at_fixed_width(heads.rows).style.hide(axis="index").format(
