@@ -252,7 +252,7 @@ class Tracker:
         by_part: Float[Tensor, "rule site part parameter"],
     ) -> Float[Tensor, "rule site part feature"]:
         n_rules, widest = len(self.rules), max(len(w) for w in self.directions.values())
-        table = torch.full((n_rules, len(self.sites), len(PARTS), widest), torch.nan)
+        table = whole.new_full((n_rules, len(self.sites), len(PARTS), widest), torch.nan)
         layers = sorted({k for k, _ in self.sites})
         last = max(i for _, i in self.sites) + 1
         changes = _along(_Streams(model, layers, False), tokens[:, :last], layout.named(whole))
@@ -261,7 +261,7 @@ class Tracker:
             total = _weighted(errors[site], changes[layers.index(k), :, :, i], w)
             flat = by_part[:, s].flatten(0, 1)
             moving = flat.any(1)  # what is pre-cached is 0 at the last layer
-            two = torch.zeros(2 * n_rules, len(w))
+            two = whole.new_zeros(2 * n_rules, len(w))
             if moving.any():
                 through = site_changes(model, tokens, site, layout.named(flat[moving]))
                 two[moving] = _weighted(errors[site], through, w)
