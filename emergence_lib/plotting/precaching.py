@@ -37,8 +37,7 @@ def probes_by_position(tables: Mapping[str, pd.DataFrame], cut: int) -> Figure:
                             label=f"{training} (n = {n})")  # fmt: skip
             _cut(ax, cut)
             ax.set_ylim(-0.05, 1.05)
-        row[0].set_ylabel("r of the probe, held out")
-    _finish(fig, axes, "position")
+    _finish(fig, axes, "r of the probe, held out")
     return fig
 
 
@@ -67,8 +66,7 @@ def influence_by_position(tables: Mapping[str, pd.DataFrame], cut: int) -> Figur
                             label=f"{part} (n = {runs.seed.nunique()})")  # fmt: skip
             ax.axhline(0, **GUIDE)
             _cut(ax, cut)
-        row[0].set_ylabel("integrated influence\n(share of the start's mismatch)")
-    _finish(fig, axes, "position")
+    _finish(fig, axes, "integrated influence / mismatch at the start")
     return fig
 
 
@@ -85,10 +83,11 @@ def _cut(ax: Axes, cut: int) -> None:
     ax.axvline(cut - 0.5, **GUIDE)
 
 
-def _finish(fig: Figure, axes: list[list[Axes]], xlabel: str) -> None:
-    """One legend for all panels, and the name of the x axis below the last row."""
+def _finish(fig: Figure, axes: list[list[Axes]], ylabel: str) -> None:
+    """One legend and one name of the y axis for all panels, that of the x axis below the last."""
     for ax in axes[-1]:
-        ax.set_xlabel(xlabel)
+        ax.set_xlabel("position")
+    fig.supylabel(ylabel, fontsize="medium")
     entries = {
         label: handle
         for row in axes
