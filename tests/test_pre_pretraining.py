@@ -77,7 +77,7 @@ def test_blocks_of_another_shape_are_refused():
 
 # --- runs -------------------------------------------------------------------------------------
 
-TINY = TransferCell(source_steps=2, steps=3, d_model=16, n_heads=2)
+TINY = TransferCell(source="dyck", source_steps=2, steps=3, d_model=16, n_heads=2)
 
 
 def test_sources_have_sequences_of_one_length():
@@ -92,11 +92,12 @@ def test_a_run_leaves_the_row_that_the_schema_says(source):
     PRE_PRETRAINING.check_row(row)
     assert row == PRE_PRETRAINING.run(point, "cpu")
     assert row["eval_steps"] == [0, 3]
-    assert (row["source_loss"] is None) == (row["source_gain"] is None) == (source == "none")
+    assert (row["source_loss"] is None) == (row["source_floor"] is None) == (source == "none")
+    assert point.params["source_steps"] == (0 if source == "none" else 2)
 
 
 def test_the_downstream_run_starts_from_the_source_s_blocks():
-    cell = replace(TINY, source="dyck")
+    cell = TINY
     source = cell.train_source(0, "cpu")
     at_start = replace(cell, steps=1, lr=1e-12).train(0, "cpu", source).model
     moved = moved_parameters(source.model)
@@ -128,7 +129,7 @@ def test_impossible_parameters_are_refused(changes, error):
 STEPS, BEFORE = 800, 300
 
 
-def rows(runs=5, **waits):
+def rows(runs=5, before=BEFORE, **waits):
     """`runs` seeds a source; each waits as given, ten steps more a seed; None is never."""
     made = []
     for source, wait in waits.items():
@@ -136,10 +137,12 @@ def rows(runs=5, **waits):
             acquired = math.nan if wait is None else wait + 10 * seed
             made.append(
                 {
-                    "source": source, "seed": seed, "steps": STEPS, "source_steps": BEFORE,
+                    "source": source, "seed": seed, "steps": STEPS,
+                    "source_steps": before * (source != "none"),
                     "stopped_at": STEPS, "acquired_at": acquired, "eval_steps": [0, STEPS],
                     "eval_loss": [3.0, 1.0], "eval_accuracy": [0.1, 0.9],
-                    "source_gain": math.nan if source == "none" else 1.5,
+                    "source_loss": math.nan if source == "none" else 2.5,
+                    "source_floor": math.nan if source == "none" else 2.0,
                 }
             )  # fmt: skip
     return pd.DataFrame(made)
@@ -156,9 +159,10 @@ def test_waits_are_counted_with_and_without_the_source_s_steps():
     assert list(alone) == ["none", "dyck", "unigram"]
     assert list(curves(made)) == list(named_events(made)) == ["no source", "Dyck", "unigram tokens"]
     table = source_table(made).set_index("source")
-    assert table.loc["Dyck", "downstream"].startswith("220 [")
-    assert table.loc["Dyck", "all steps"].startswith("520 [")
-    assert table.loc["unigram tokens", "downstream"].startswith("not within the 800")
+    assert table.loc["Dyck", "downstream wait"].startswith("220 [")
+    assert table.loc["Dyck", "with source steps"].startswith("520 [")
+    assert table.loc["unigram tokens", "downstream wait"].startswith("not within the 800")
+    assert table.loc["Dyck", ["source loss", "source floor"]].tolist() == [2.5, 2.0]
 
 
 def test_a_ratio_below_one_is_sooner():
@@ -193,6 +197,14 @@ def test_a16_asks_for_a_wait_shorter_than_without_and_than_the_control(waits, st
     assert (("unigram tokens:" in verdict.evidence) == ("unigram" in waits)) or verdict.n == 0
 
 
+def test_of_several_lengths_the_longest_counts():
+    short = rows(dyck=100, before=100)
+    both = pd.concat([rows(none=600, dyck=700), short], ignore_index=True)
+    assert judge_pre_pretraining(both).status == "not reproduced"
+    assert "Dyck, 300 steps" in judge_pre_pretraining(both).evidence
+    assert source_table(both)["source steps"].tolist() == [0, 100, 300]
+
+
 def test_a16_needs_four_runs():
     assert judge_pre_pretraining(rows(3, none=600, dyck=100)).status == "not tested here"
     assert judge_pre_pretraining(pd.DataFrame()).status == "not tested here"
@@ -200,4 +212,4 @@ def test_a16_needs_four_runs():
 
 def test_the_recorded_points_keep_their_keys():
     """A changed key orphans every recorded point; see test_experiments."""
-    assert PRE_PRETRAINING.points("cpu")[0].key == "9889d91e4272c6c0"
+    assert PRE_PRETRAINING.points("cpu")[0].key == "90ed4ada2733cda2"

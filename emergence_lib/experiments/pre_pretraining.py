@@ -37,7 +37,7 @@ SOURCES: Mapping[str, Task | None] = {
     "neural_ca": NeuralCA(grid_size=6, colours=3, n_grids=4, min_ratio=0.3),
     "unigram": Unigram(n_tokens=32, seq_len=44),
 }
-"""What is trained on first. All have 44 tokens a sequence."""
+"""What is trained on first. All have 44 tokens a sequence; Dyck and unigram have as many tokens."""
 
 ACQUIRED = 0.5
 """Accuracy on the predictable tokens that counts as the emergence, three evaluations in a row."""
@@ -49,7 +49,7 @@ SCHEMA = {
     "stopped_at": "int: last downstream step",
     "acquired_at": "int or null: first of three evaluations in a row with accuracy above 0.5",
     "source_loss": "float or null: loss in nats at the end of the source; null without one",
-    "source_gain": "float or null: nats that the source's loss fell below its first evaluation",
+    "source_floor": "float or null: loss in nats of a perfect predictor of the source",
 }
 
 
@@ -59,14 +59,14 @@ class TransferCell:
 
     Args:
         source: a key of `SOURCES`.
-        source_steps: steps on the source; none are taken for "none".
+        source_steps: steps on the source; 0 for "none".
         n_tokens, min_period, max_period, seq_len: the induction task.
         tokens: of a batch, at most, on either task.
         Others: as in `ModelConfig` and `TrainConfig`.
     """
 
     source: str = "none"
-    source_steps: int = 300
+    source_steps: int = 0
     n_tokens: int = 24
     min_period: int = 8
     max_period: int = 18
@@ -111,7 +111,8 @@ class TransferCell:
         """Raise `ParameterError` now rather than in the middle of a sweep."""
         if self.source not in SOURCES:
             raise UnknownNameError("source", self.source, SOURCES)
-        require_int("source_steps", self.source_steps, 1)
+        if self.source != "none":
+            require_int("source_steps", self.source_steps, 1)
         require_int("tokens", self.tokens, max(44, self.seq_len))
         self.model_config(self.task())
         self.train_config(self.task(), self.steps, 0)
@@ -147,6 +148,7 @@ def run_transfer(point: Point, device: str) -> dict[str, Any]:
     loss, accuracy = run.metric("loss"), run.metric("accuracy")
     acquired = acquisition(accuracy, ACQUIRED)
     source_loss = None if source is None else source.metric("loss")
+    task = SOURCES[cell.source]
     return {
         "eval_steps": loss.index.tolist(),
         "eval_loss": rounded(loss.to_numpy(), 5),
@@ -154,9 +156,7 @@ def run_transfer(point: Point, device: str) -> dict[str, Any]:
         "stopped_at": run.stopped_at,
         "acquired_at": int(acquired.step) if acquired.observed else None,
         "source_loss": None if source_loss is None else float(source_loss.iloc[-1]),
-        "source_gain": None
-        if source_loss is None
-        else float(source_loss.iloc[0] - source_loss.iloc[-1]),
+        "source_floor": None if task is None or task.floor is None else float(task.floor),
     }
 
 
@@ -179,8 +179,8 @@ class PrePretrainingGrid(Grid):
     """
 
     sources: tuple[str, ...] = tuple(SOURCES)
-    source_steps: int = TransferCell.source_steps
-    seeds: int = 8
+    source_steps: int = 1_000
+    seeds: int = 6
     n_tokens: int = TransferCell.n_tokens
     steps: int = TransferCell.steps
     lr: float = TransferCell.lr
@@ -203,7 +203,7 @@ class PrePretrainingGrid(Grid):
         """The run of one source."""
         return TransferCell(
             source=source,
-            source_steps=self.source_steps,
+            source_steps=0 if source == "none" else self.source_steps,
             n_tokens=self.n_tokens,
             steps=self.steps,
             lr=self.lr,
@@ -227,12 +227,20 @@ PRE_PRETRAINING = Experiment(
     grid=PrePretrainingGrid,
     profiles={
         "smoke": (PrePretrainingGrid(("none", "dyck"), seeds=1, source_steps=3, steps=3),),
-        "quick": (PrePretrainingGrid(("none", "dyck", "unigram"), seeds=1),),
-        "cpu": (PrePretrainingGrid(),),
-        "paper": (PrePretrainingGrid(source_steps=500, n_tokens=64, steps=10_000, d_model=128),),
+        "quick": (
+            PrePretrainingGrid(("none", "dyck", "unigram"), source_steps=300, seeds=1, steps=600),
+        ),
+        "cpu": (
+            PrePretrainingGrid(),
+            PrePretrainingGrid(("dyck", "neural_ca", "unigram"), source_steps=300),
+        ),
+        "paper": tuple(
+            PrePretrainingGrid(source_steps=n, seeds=10, n_tokens=64, steps=10_000, d_model=128)
+            for n in (500, 5_000)
+        ),
     },
     run=run_transfer,
     schema=SCHEMA,
     judges={"A-16": judge_pre_pretraining},
-    seconds={"smoke": 1, "quick": 10, "cpu": 12, "paper": 150},
+    seconds={"smoke": 1, "quick": 8, "cpu": 16, "paper": 150},
 )

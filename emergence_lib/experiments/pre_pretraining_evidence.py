@@ -21,9 +21,14 @@ MIN_RUNS = 4
 """Runs that each of two arms must have to be compared."""
 
 
+def longest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of every source the runs that trained on it for most steps: what the judge reads."""
+    return rows[rows.source_steps == rows.groupby("source").source_steps.transform("max")]
+
+
 def event(row: pd.Series, *, all_steps: bool = False) -> Event:
     """The emergence in downstream steps, or counted with the source's steps; maybe censored."""
-    before = row.source_steps if all_steps and row.source != "none" else 0
+    before = row.source_steps if all_steps else 0
     seen = not pd.isna(row.acquired_at)
     return Event(float(row.acquired_at if seen else row.stopped_at) + before, bool(seen))
 
@@ -57,30 +62,32 @@ def curves(rows: pd.DataFrame) -> dict[str, list[pd.Series]]:
 
 
 def source_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line a source: its own loss, and the wait for induction after it.
+    """One line a source and number of steps on it: its own loss, and the wait for induction after.
 
     Returns:
-        Columns source, n, observed, downstream (median steps, in words), all steps (with those of
-        the source), source gain (mean nats that its own loss fell; NaN for no source).
+        Columns source, "source steps", n, acquired (runs), "downstream wait" (median steps, in
+        words), "with source steps" (the same by all steps), "source loss" (mean at its end, nats)
+        and "source floor" (nats); NaN without a source.
     """
-    alone, together = events(rows), events(rows, all_steps=True)
     lines = []
-    for source, of in alone.items():
-        runs = rows[rows.source == source]
-        watched = int(runs.steps.max())
-        before = 0 if source == "none" else int(runs.source_steps.max())
-        lines.append(
-            {
-                "source": NAMES[source],
-                "n": len(of),
-                "observed": sum(e.observed for e in of),
-                "downstream": steps_in_words(median_time(of), watched),
-                "all steps": steps_in_words(median_time(together[source]), watched + before),
-                "source gain": runs.source_gain.astype(float).mean(),
-            }
-        )
-    columns = ["source", "n", "observed", "downstream", "all steps", "source gain"]
-    return pd.DataFrame(lines, columns=columns)
+    for source in NAMES:
+        for steps, runs in rows[rows.source == source].groupby("source_steps"):
+            alone, together = (events(runs, all_steps=a)[source] for a in (False, True))
+            watched = int(runs.steps.max())
+            lines.append(
+                (
+                    NAMES[source],
+                    int(steps),
+                    len(runs),
+                    sum(e.observed for e in alone),
+                    steps_in_words(median_time(alone), watched),
+                    steps_in_words(median_time(together), watched + int(steps)),
+                    runs.source_loss.astype(float).mean(),
+                    runs.source_floor.astype(float).mean(),
+                )
+            )
+    columns = ["source", "source steps", "n", "acquired", "downstream wait", "with source steps"]
+    return pd.DataFrame(lines, columns=[*columns, "source loss", "source floor"])
 
 
 def compare(
@@ -109,8 +116,9 @@ def judge_pre_pretraining(rows: pd.DataFrame) -> Verdict:
     without a source, in downstream steps, and sooner than after the control, tokens without
     structure: else it is not the structure that helps. "partly": sooner than without, but not shown
     to be sooner than the control. "not reproduced": neither source is sooner. Four runs of a source
-    and of none are needed.
+    and of none are needed; of several lengths of training on a source the longest counts.
     """
+    rows = longest(rows) if len(rows) else rows
     parts, better, best = [], False, False
     used = {"none"}
     for source in STRUCTURED:
@@ -122,7 +130,9 @@ def judge_pre_pretraining(rows: pd.DataFrame) -> Verdict:
         matched = compare(rows, source, "none", all_steps=True)
         better |= faster(alone, source)
         best |= faster(alone, source) and faster(control, source)
-        parts.append(f"{NAMES[source].capitalize()}: {_in_words(source, alone, control, matched)}")
+        steps = int(rows.source_steps[rows.source == source].max())
+        name = f"{NAMES[source][0].upper()}{NAMES[source][1:]}, {steps:,} steps"
+        parts.append(f"{name}: {_in_words(source, alone, control, matched)}")
     if not parts:
         return Verdict("not tested here", "Four runs of a source and four of none are needed.", 0)
     if compare(rows, CONTROL, "none") is not None:
