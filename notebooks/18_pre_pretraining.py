@@ -78,7 +78,7 @@ torch.set_num_threads(1)  # one thread a process: the same numbers on every mach
 # by a rule that the context shows. Both reward looking back by content. If what they teach about looking back is
 # kept, induction should come sooner, although the two tasks share no token.
 #
-# - **Dyck**: brackets of 16 kinds, each balanced for itself.
+# - **Dyck**: brackets of 8 kinds, each balanced for itself.
 # - **Neural automata**: grids that a random network rewrites, a new network for every sequence.
 # - **Unigram tokens**: independent draws from Zipf's law. There is nothing to look back for.
 # - **No source**: induction from the start.

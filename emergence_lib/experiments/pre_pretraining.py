@@ -33,9 +33,9 @@ from emergence_lib.training import Run, TrainConfig, train
 
 SOURCES: Mapping[str, Task | None] = {
     "none": None,
-    "dyck": Dyck(k=16, max_depth=8, seq_len=44),
+    "dyck": Dyck(k=8, max_depth=8, seq_len=44),
     "neural_ca": NeuralCA(grid_size=6, colours=3, n_grids=4, min_ratio=0.3),
-    "unigram": Unigram(n_tokens=32, seq_len=44),
+    "unigram": Unigram(n_tokens=16, seq_len=44),
 }
 """What is trained on first. All have 44 tokens a sequence; Dyck and unigram have as many tokens."""
 
@@ -214,7 +214,7 @@ class PrePretrainingGrid(Grid):
     def points(self) -> list[Point]:
         """Seed by seed, so that a part compares all sources."""
         return [
-            Point("pre_pretraining", 1, vars(self.cell(source)).copy(), seed)
+            Point("pre_pretraining", 2, vars(self.cell(source)).copy(), seed)
             for seed in range(self.seeds)
             for source in self.sources
         ]
@@ -222,7 +222,7 @@ class PrePretrainingGrid(Grid):
 
 PRE_PRETRAINING = Experiment(
     name="pre_pretraining",
-    version=1,
+    version=2,
     question="Does training on Dyck or neural automata first make induction emerge sooner?",
     grid=PrePretrainingGrid,
     profiles={
