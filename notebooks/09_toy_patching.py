@@ -149,7 +149,8 @@ found.parts_table(runs.rows, "cellular_automata").style.hide(axis="index")
 #
 # Any foreign part disturbs a model, and parts of a run drift all the time. The grey marks show the move from a
 # checkpoint as far before the jump: what drift alone does over the same number of steps. It need not be
-# exactly zero, since the model just before a jump has already begun to rise.
+# exactly zero, since the model just before a jump has already begun to rise. Where no checkpoint lies so far
+# before, as with a rise as wide as that of the automata, the control is unknown.
 #
 # ## What it means
 #
@@ -168,16 +169,18 @@ found.parts_table(runs.rows, "cellular_automata").style.hide(axis="index")
 # - The jump is bounded by 10 % and 90 % of the way, so its ends are up to some hundred steps apart. Pythia's
 #   checkpoints lie far wider apart.
 # - All heads move at once, at all positions. Nothing here ranks heads.
-# - On the automata the end is the end of training, where the rise still goes on.
+# - On the automata the end is the end of training, where the rise still goes on. So wide a rise moves embeddings
+#   and readout too: what block and MLP together leave of it lies there.
 #
 # ## Takeaways
 #
 # - "Causal" has two directions. Report both, and the control.
 # - What a patch recovers depends on what the receiving model can already do with it.
 #
-# <details><summary><b>Question.</b> Why is the share of values alone so small in both directions?</summary>
+# <details><summary><b>Question.</b> Why can the MLP's output recover much more than its weights?</summary>
 #
-# The values hold the tokens, and those were in the stream from the first step on. Values that change in step
-# with the pattern are only of use where the pattern reads them.
+# The output was computed in the later model, after its own attention had gathered the bits: it already holds
+# their parity. The weights, put into the earlier model, get what the earlier attention gathers. They know what
+# to do with bits that never arrive.
 #
 # </details>

@@ -235,6 +235,12 @@ def test_the_sentence_follows_the_rows(patterns, reverse, said):
     assert "nan" not in sentence
 
 
+def test_a_control_that_no_checkpoint_allows_is_said():
+    without = rows(0.1).assign(control=[[None, None]] * 4)
+    assert "none, since no checkpoint lies so far before." in toy_sentence(without, "linear_map")
+    assert "before the jump: 0.00 [0.00, 0.00]." in toy_sentence(rows(0.1), "linear_map")
+
+
 def test_too_few_runs_test_nothing():
     for made in (rows(0.1, runs=2), rows(0.1, n=0), pd.DataFrame()):
         assert "not tested here" in toy_sentence(made, "linear_map")

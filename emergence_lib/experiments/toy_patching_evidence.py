@@ -99,6 +99,9 @@ def toy_sentence(rows: pd.DataFrame, task: str) -> str:
     def said(direction: str, part: str) -> str:
         return with_interval(share(rows, task, direction, part), ".2f")
 
+    control = said("control", "patterns")
+    if control == "unknown":
+        control = "none, since no checkpoint lies so far before"
     needed = share(rows, task, "reverse", "patterns")
     if needed.low > MOST:
         removal = "so the new patterns are needed for most of it"
@@ -114,5 +117,5 @@ def toy_sentence(rows: pd.DataFrame, task: str) -> str:
         f"{said('forward', 'attention block and MLP')}. "
         f"{carries_over(share(rows, task, 'forward', 'patterns'))}. The old patterns, moved into "
         f"the model after the jump, undo {said('reverse', 'patterns')} of it, {removal}. Control, "
-        f"patterns from as long before the jump: {said('control', 'patterns')}."
+        f"patterns from as long before the jump: {control}."
     )
