@@ -40,7 +40,7 @@ profile = "quick"  # the live part's grid: smoke, quick, cpu or paper
 device = "cpu"  # or "cuda"; only training uses it
 # None keeps the profile's own value, which for quick is given in brackets.
 seeds = None  # live runs (1)
-steps = None  # training steps of the language model (300)
+steps = None  # training steps of the language model (400)
 n_latents = None  # of the autoencoder (128)
 k = None  # latents it keeps a token (8)
 
@@ -116,7 +116,7 @@ plt.show()
 runs = recorded_if_any(Q_RATIO)
 Markdown(f"Source: {runs.label}. {runs.gap} {found.quality_sentence(runs.rows)}")
 
-# %% mystnb={"figure": {"caption": "Rank correlation over latents of Q with what it stands for, by both estimates of Q. Mean with 95 % interval over runs, runs as pale dots. Dashed: the correlation above which we call it an approximation.", "name": "fig-q-truth"}, "image": {"alt": "Rank correlation of Q with the ratio of squared gradients in the finished model, over training, and with the share of integrated influence, for the mean of ratios and the ratio of sums."}}
+# %% mystnb={"figure": {"caption": "Rank correlation over latents of Q with what it stands for, by both estimates of Q. Mean with 95 % interval over runs, runs as pale dots. Dashed: the correlation above which we call it an approximation.", "name": "fig-q-truth"}, "image": {"alt": "Rank correlation of Q with the ratio of squared gradients in the finished model, over training, and with the share of integrated influence, for the paper's mean of ratios and for the ratio of sums."}}
 plotting.named_estimates(
     named_groups(found.correlations(runs.rows).replace(found.NAMES), "estimate", "truth"),
     {

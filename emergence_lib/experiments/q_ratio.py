@@ -126,8 +126,8 @@ Q_RATIO = Experiment(
         ),
         "quick": (
             QRatioGrid(
-                seeds=1, steps=300, batch_size=8, track_every=75, n_latents=128, sae_steps=300,
-                n_windows=150, n_examples=8,
+                seeds=1, steps=400, track_every=100, n_latents=128, sae_steps=300, n_windows=150,
+                n_examples=8,
             ),
         ),
         "cpu": (QRatioGrid(),),
@@ -169,5 +169,5 @@ Q_RATIO = Experiment(
         "C-12": judge_steering,
         "C-13": judge_look_ahead,
     },
-    seconds={"smoke": 2, "quick": 20, "cpu": 100, "paper": 3_600},
+    seconds={"smoke": 2, "quick": 30, "cpu": 115, "paper": 3_600},
 )  # fmt: skip

@@ -32,7 +32,7 @@ TRUTHS = {
 }
 """What Q is held against: column → its name in figures."""
 
-ESTIMATES = {"q_mean": "mean of ratios (the paper's)", "q_sum": "ratio of sums"}
+ESTIMATES = {"q_mean": "mean of ratios", "q_sum": "ratio of sums"}
 
 NAMES = TRUTHS | ESTIMATES
 

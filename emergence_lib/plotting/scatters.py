@@ -36,5 +36,8 @@ def scatter_groups(
         ax.plot(x, y, "o", color=colours[label], markersize=5, alpha=0.8, label=label)
     ax.set_xlabel(xlabel)
     ax.set_ylabel(ylabel)
-    ax.legend()
+    if any(len(x) for x, _ in groups.values()):
+        ax.legend()
+    else:  # a page is built before its runs are recorded
+        ax.set_title("not recorded yet")
     return fig
