@@ -52,5 +52,5 @@ def named_estimates(
         ax.annotate(text, (value, 1), xytext=(3, 2), xycoords=("data", "axes fraction"),
                     textcoords="offset points", ha="left", va="bottom", fontsize=8,
                     color=GUIDE["color"])  # fmt: skip
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.07), ncols=len(groups))
+    fig.legend(loc="outside upper center", ncols=len(groups))  # the names are wide
     return fig
