@@ -200,6 +200,11 @@ Markdown(found.influence_sentence(runs.rows))
 # probe's correlation alone would credit training with what random weights do. So gains are what is judged,
 # and a negative gain is possible: training can take away what was readable by accident.
 #
+# A second trap is scale. The probe's penalty is fixed, so a weak signal is read worse than a strong one,
+# and weights that merely grow raise $r$. The last column of the table above has the gain after every
+# residual vector is scaled to unit root mean square, which is how the next norm sees it. Where it is near
+# 0 while the raw gain is not, training made the feature louder rather than new.
+#
 # ## What it means
 #
 # Usefulness for the next token is not what decides whether a feature is there. In plain training two
@@ -213,10 +218,13 @@ Markdown(found.influence_sentence(runs.rows))
 # ## Limits
 #
 # - The recorded runs are smaller than the paper's: 64 dimensions for 128, batches of 64 for 256 and
-#   600 steps for 3,000. Muon trains the mixers, since Adam alone leaves Conditioned Majority on a plateau
-#   for longer than that. The paper's sizes and its Adam are the `paper` profile.
-# - Muon's steps do not split into parts, so influences are followed in runs of their own: Adam, larger
-#   initial weights, two seeds, four positions of each task.
+#   600 steps for 3,000. Adam trains Majority, at twice the paper's rate; Conditioned Majority would stay
+#   on its plateau for longer than that, so Muon trains its mixers. The paper's sizes and its Adam are the
+#   `paper` profile.
+# - Muon takes full steps even where the gradient is noise. With neither mechanism the weights of the input
+#   positions follow coin tosses and wander, which can make single positions more readable by accident.
+# - Influences are followed in two seeds and at four positions of each task. Muon's steps do not split into
+#   parts, so those of Conditioned Majority are from runs with Adam and larger initial weights.
 # - A probe's gain is read at the best layer, which favours neither side of a comparison but is not a
 #   single place in the model.
 # - An untied model has twice the weights. It is given as much data as the others.

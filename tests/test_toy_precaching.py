@@ -40,11 +40,13 @@ def table(points, rows):
 # --- the grid and a run -----------------------------------------------------------------------
 
 
-def test_the_first_points_are_every_cell_of_seed_0():
+def test_each_block_goes_seed_by_seed_through_every_cell():
     points = TOY_PRECACHING.points("cpu")
     cells = [(p.params["task"], p.params["ablation"]) for p in points]
-    assert [p.seed for p in points[:8]] == [0] * 8
-    assert len(set(cells[:8])) == 8
+    for block in (points[:20], points[20:40]):
+        assert [p.seed for p in block[:8]] == [0] * 4 + [1] * 4
+        assert len({(p.params["task"], p.params["ablation"]) for p in block[:4]}) == 4
+    assert len(set(cells)) == 8
     followed = [p for p in points if p.params["tracked"]]
     assert (len(points), len(followed)) == (44, 4)
     assert {p.params["ablation"] for p in followed} == {"plain"}
@@ -90,7 +92,11 @@ def test_each_ablation_switches_off_what_it_says(ablation, myopic, untied):
         ({"seeds": 0}, ParameterError, "seeds=0"),
         ({"tracked": (20,)}, ParameterError, "tracked=20"),
         ({"steps": 0}, ParameterError, "steps=0"),
-        ({"tracked": (4,)}, ParameterError, r"muon_lr=0\.01 .* None where positions are tracked"),
+        (
+            {"tracked": (4,), "muon_lr": 0.01},
+            ParameterError,
+            r"muon_lr=0\.01 .* None where positions are tracked",
+        ),
     ],
 )
 def test_impossible_grids_are_refused(change, error, says):
@@ -118,7 +124,7 @@ def test_a_run_fills_the_schema_and_repeats(smoke):
 
 def test_the_untrained_probe_is_that_of_the_weights_training_starts_from(smoke):
     points, rows = smoke
-    untouched = points[0].params | {"lr": 1e-12, "muon_lr": None}
+    untouched = points[0].params | {"lr": 1e-12}
     row = run_toy(Point("toy_precaching", 1, untouched, 0), "cpu")
     assert row["untrained_r"] == rows[0]["untrained_r"]
     trained, before = (np.array(row[c], dtype=float)[:, 1:] for c in ("probe_r", "untrained_r"))
@@ -176,6 +182,8 @@ def made(gains=None, accuracies=None, n=4, error=1e-15, jitter=0.01):
                         "floor": 0.6,
                         "probe_r": [[None, *r[1:]] for r in after.tolist()],
                         "untrained_r": [[None, *r[1:]] for r in before.tolist()],
+                        "normed_r": [[None, *r[1:]] for r in (after - 0.1).tolist()],
+                        "untrained_normed_r": [[None, *r[1:]] for r in before.tolist()],
                         "sum_error": error,
                         "scheme_error": error / 2,
                         "influence": None,
@@ -194,6 +202,7 @@ def test_a_run_s_gain_is_at_the_best_layer_over_useless_positions_alone():
     line = found.run_table(made(jitter=0)).iloc[0]
     assert (line.task, line.ablation, line.seed) == ("majority", "plain", 0)
     assert line.gain == pytest.approx(0.3)
+    assert line.normed_gain == pytest.approx(0.2)
     assert line.r == pytest.approx(0.7)
     assert line.untrained_r == pytest.approx(0.4)
     assert line.useful_r == pytest.approx(0.99)

@@ -7,9 +7,11 @@ trained twice, the integrated influence of each part of the gradient is followed
 
 Source: paper C (arXiv 2603.14087), section on toy tasks; fact sheet C2, C3. The `cpu` profile is
 smaller than the paper: d_model 64 for 128, batch 64 for 256, 600 steps for 3,000, 5 seeds for 10.
-Muon trains the mixers, which shortens Conditioned Majority's plateau to fit. Its steps do not split
-into parts, so the followed runs are Adam's with larger initial weights, to the same end: two seeds
-and four positions. The `paper` profile has the paper's sizes and its Adam throughout.
+Majority is trained with Adam as in the paper, at twice its rate. Conditioned Majority would stay on
+its plateau for longer than that, so Muon trains its mixers. Muon's steps do not split into parts:
+the runs of Conditioned Majority whose influences are followed are Adam's, with larger initial
+weights to the same end. Two seeds and four positions are followed. The `paper` profile has the
+paper's sizes and its Adam throughout.
 """
 
 from __future__ import annotations
@@ -111,15 +113,19 @@ class ToyPrecachingGrid(Grid):
         ]
 
 
-FOLLOWED = ToyPrecachingGrid(
-    ablations=("plain",),
-    seeds=2,
-    steps=800,
-    lr=2e-3,
-    muon_lr=None,
-    init_std=0.15,
-    embed_std=0.1,
-    tracked=TRACKED,
+MAJORITY = ToyPrecachingGrid(tasks=("majority",))
+CONDITIONED = ToyPrecachingGrid(tasks=("conditioned_majority",), lr=1e-3, muon_lr=0.01)
+FOLLOWED = (
+    replace(MAJORITY, ablations=("plain",), seeds=2, tracked=TRACKED),
+    ToyPrecachingGrid(
+        tasks=("conditioned_majority",),
+        ablations=("plain",),
+        seeds=2,
+        steps=800,
+        init_std=0.15,
+        embed_std=0.1,
+        tracked=TRACKED,
+    ),
 )
 SMOKE = ToyPrecachingGrid(
     tasks=("majority",),
@@ -130,7 +136,7 @@ SMOKE = ToyPrecachingGrid(
     batch_size=4,
     probe_sequences=100,
 )
-PAPER = ToyPrecachingGrid(seeds=10, d_model=128, steps=3_000, batch_size=256, muon_lr=None)
+PAPER = ToyPrecachingGrid(seeds=10, d_model=128, steps=3_000, batch_size=256, lr=1e-3)
 
 TOY_PRECACHING = Experiment(
     name=NAME,
@@ -140,14 +146,14 @@ TOY_PRECACHING = Experiment(
     profiles={
         "smoke": (
             SMOKE,
-            replace(SMOKE, ablations=("plain",), muon_lr=None, steps=2, tracked=(2, 12)),
+            replace(SMOKE, ablations=("plain",), steps=2, tracked=(2, 12)),
         ),
         "quick": (
             ToyPrecachingGrid(
                 tasks=("majority",), seeds=1, d_model=32, steps=250, probe_sequences=1_000
             ),
         ),
-        "cpu": (ToyPrecachingGrid(), FOLLOWED),
+        "cpu": (MAJORITY, CONDITIONED, *FOLLOWED),
         "paper": (PAPER, replace(PAPER, ablations=("plain",), tracked=tuple(range(20)))),
     },
     run=run_toy,

@@ -2,12 +2,14 @@
 
 The paper's run (fact sheet C3): 2 layers, d_model 128, 4 heads, GPT-2 style, Adam at 1e-3, batch
 256, 3,000 steps, cut at m = 10. Its numbers are the `paper` profile's; `ToyCell`'s defaults are
-smaller, chosen so that the plain model learns both tasks on one CPU core in under a minute; Muon
-trains the mixers' matrices there.
+smaller, chosen so that the plain model learns Majority on one CPU core in well under a minute.
 
 Probes are ridge regressions (α = 1) a layer and position on the residual stream, fitted on 70 % of
 fresh sequences; r is Pearson's over the rest. The same is done for the model before training, whose
-uniform attention already makes counts decodable: what training adds is the difference.
+uniform attention already makes counts decodable: what training adds is the difference. A penalty
+of fixed strength reads a weak signal worse than a strong one, so weights that grow, for whatever
+reason, raise r. The same probes on streams scaled to unit root mean square, which is how the next
+norm sees them, stand beside it as a control (ours, not the paper's).
 """
 
 from __future__ import annotations
@@ -70,8 +72,8 @@ class ToyCell:
     n_heads: int = 4
     steps: int = 600
     batch_size: int = 64
-    lr: float = 1e-3
-    muon_lr: float | None = 0.01
+    lr: float = 2e-3
+    muon_lr: float | None = None
     init_std: float = 0.02
     embed_std: float = 0.02
     probe_sequences: int = 2_000
@@ -142,6 +144,8 @@ SCHEMA = {
     "accuracy": "float: accuracy of the first output at the end, on the probes' sequences",
     "probe_r": "[layer 0 … L][position]: held-out r of the feature's probe, null where constant",
     "untrained_r": "[layer 0 … L][position]: the same in the model before training",
+    "normed_r": "[layer 0 … L][position]: as probe_r, each residual vector scaled to unit RMS",
+    "untrained_normed_r": "[layer 0 … L][position]: the same in the model before training",
     "sum_error": "float: largest |sum of the parts by definition - gradient| / largest |gradient|",
     "scheme_error": "float: largest |part in two passes - by definition| / largest |gradient|",
     "mismatch": "[layer 1 … L][tracked position]: R of the probes before training, or null",
@@ -168,6 +172,7 @@ def run_toy(point: Point, device: str) -> dict[str, Any]:
     else:
         run = train(task, cell.model_config(), cell.train_config(seed), device=device)
     model = run.model.to("cpu")
+    before, after = streams(untrained, probed), streams(model, probed)
     of_sum, of_scheme = checked(cell, model, seed)
     with torch.no_grad():
         accuracy = task.accuracy(model(probed.tokens[:, :-1]), probed)
@@ -176,8 +181,10 @@ def run_toy(point: Point, device: str) -> dict[str, Any]:
         "floor": task.floor,
         "guess_accuracy": task.guess_accuracy,
         "accuracy": accuracy,
-        "probe_r": _held_out(streams(model, probed), labels),
-        "untrained_r": _held_out(streams(untrained, probed), labels),
+        "probe_r": _held_out(after, labels),
+        "untrained_r": _held_out(before, labels),
+        "normed_r": _held_out(unit(after), labels),
+        "untrained_normed_r": _held_out(unit(before), labels),
         "sum_error": of_sum,
         "scheme_error": of_scheme,
         "mismatch": None if integrated is None else _mismatch(cell, integrated),
@@ -197,6 +204,11 @@ def streams(model: Transformer, batch: Batch) -> Float[Tensor, "layer pos sample
     tap: dict[str, Tensor | None] = {f"resid.{k}": None for k in range(model.config.n_layers + 1)}
     model(batch.tokens[:, :-1], tap=tap)
     return torch.stack([x for x in tap.values() if x is not None]).transpose(1, 2)
+
+
+def unit(x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+    """Each vector scaled to a root mean square of 1."""
+    return x / x.pow(2).mean(-1, keepdim=True).sqrt()
 
 
 def probes(

@@ -46,6 +46,7 @@ ABLATION_NAMES = {
     "untied": "no sharing",
     "both": "neither",
 }
+SHOWN = ("accuracy", "r", "gain", "normed_gain")
 NOT_TESTED = f"At least {LEAST_RUNS} recorded runs of each way of training are needed."
 
 
@@ -67,12 +68,14 @@ def run_table(rows: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns task, ablation, seed, accuracy (of the first output), excess (final loss above the
         floor, nats), r and untrained_r (mean over useless positions), gain (their difference),
+        normed_gain (that of streams scaled to unit root mean square),
         useful_r (mean over the positions that predict outputs).
     """
     lines = []
     for _, row in _compared(rows).iterrows():
         cut = n_inputs(row.task)
         trained, untrained = (best_layer(row, c) for c in ("probe_r", "untrained_r"))
+        normed, at_first = (best_layer(row, c) for c in ("normed_r", "untrained_normed_r"))
         useless = slice(FIRST_USELESS, cut)
         lines.append(
             {
@@ -84,6 +87,7 @@ def run_table(rows: pd.DataFrame) -> pd.DataFrame:
                 "r": np.nanmean(trained[useless]),
                 "untrained_r": np.nanmean(untrained[useless]),
                 "gain": np.nanmean((trained - untrained)[useless]),
+                "normed_gain": np.nanmean((normed - at_first)[useless]),
                 "useful_r": np.nanmean(trained[cut:]),
             }
         )
@@ -96,6 +100,7 @@ def run_table(rows: pd.DataFrame) -> pd.DataFrame:
         "r",
         "untrained_r",
         "gain",
+        "normed_gain",
         "useful_r",
     ]
     return pd.DataFrame(lines, columns=columns)
@@ -109,13 +114,14 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         for ablation in ABLATIONS:
             cell = runs[(runs.task == task) & (runs.ablation == ablation)]
             if len(cell):
-                shown = {c: with_interval(_mean(cell[c]), ".2f") for c in ("accuracy", "r", "gain")}
+                shown = {c: with_interval(_mean(cell[c]), ".2f") for c in SHOWN}
                 lines.append(
                     {"task": NAMES[task], "training": ABLATION_NAMES[ablation], "n": len(cell)}
                     | {
                         "accuracy of the first output": shown["accuracy"],
                         "r, useless positions": shown["r"],
                         "gain over untrained": shown["gain"],
+                        "gain, unit scale": shown["normed_gain"],
                     }
                 )
     return pd.DataFrame(lines)
