@@ -14,7 +14,7 @@ from emergence_lib import plotting
 from emergence_lib.errors import ParameterError, UnknownNameError
 from emergence_lib.experiments import precursor_events as events
 from emergence_lib.experiments.collapse_cell import CollapseCell
-from emergence_lib.experiments.precursor_measures import MEASURES, draw_sample
+from emergence_lib.experiments.precursor_measures import MEASURES, draw_sample, look
 from emergence_lib.experiments.precursors import MIDDLE, PRECURSORS, PrecursorCell, PrecursorGrid
 from emergence_lib.tasks.base import Batch
 from emergence_lib.training.train import step_generator
@@ -53,6 +53,7 @@ def row(seed, levels=("COPY 2", "MOD 2"), **curves):
     return {
         "seed": seed,
         "levels": list(levels),
+        "warmup_steps": 0,
         "checkpoints": STEPS,
         "probe_chance": [0.1] * len(levels),
         **{name: [list(values)] * len(levels) for name, values in curves.items()},
@@ -104,6 +105,23 @@ def test_llc_values_that_cannot_be_read_are_left_out():
     missing = row(0, llc=[None] * 6 + [1, 2, 3, 4])
     assert events.case(pd.Series(missing), "llc", "MOD 2") is None
     assert len(events.lead_table(pd.DataFrame([missing]), ["llc"])) == 0
+
+
+def test_llc_values_of_the_warm_up_are_left_out():
+    one = pd.DataFrame([row(0, llc=EARLY_PEAK) | {"warmup_steps": 4}])
+    run = one.iloc[0]
+    assert events.readable(run, "llc", "MOD 2").index.tolist() == STEPS[4:]
+    assert events.readable(run, "llc", "MOD 2", with_warmup=True).index.tolist() == STEPS
+    assert events.readable(run, "hessian", "MOD 2").index.tolist() == STEPS
+    assert not events.lead_table(one, ["llc"]).leads.any()  # what is left has no peak
+    assert events.lead_table(one, ["llc"], with_warmup=True).leads.all()
+
+
+def test_shares_and_their_intervals_stay_within_0_and_1():
+    rows = pd.concat([runs(2), runs(1, rankme=FLAT).assign(seed=2)])
+    found = events.share(events.lead_table(rows, ["rankme"]), "leads")
+    assert found.value == pytest.approx(2 / 3)
+    assert (found.low, found.high) == (0, 1)
 
 
 def test_acquisition_is_corrected_for_chance():
@@ -182,12 +200,12 @@ def test_the_llc_is_synchronous_or_not(curves, status):
     assert found.status == status
     assert found.n == 4
     assert "8 acquired task-levels in 4 runs" in found.evidence
-    assert "100% of the LLC values could be" in found.evidence
+    assert "The 100% of the values that the sampler does not flag" in found.evidence
 
 
 def test_flags_are_counted_in_the_verdict_on_the_llc():
     found = verdict("B-6", runs(llc_readable=[0] * 4 + [1] * 6))
-    assert "60% of the LLC values could be" in found.evidence
+    assert "The 60% of the values that the sampler does not flag" in found.evidence
 
 
 @pytest.mark.parametrize(
@@ -196,6 +214,7 @@ def test_flags_are_counted_in_the_verdict_on_the_llc():
 def test_the_hessian_leads_seldom_or_often(curve, status):
     found = verdict("B-7", runs(hessian=curve))
     assert found.status == status
+    assert "in its place, " in found.evidence
     assert "RankMe's floor, by the same rule: 100%" in found.evidence
 
 
@@ -310,9 +329,18 @@ def test_the_smoke_profile_measures_everything(smoke):
     assert at_start["rankme"] >= 1
 
 
-def test_the_same_point_gives_the_same_row(smoke):
-    again = PRECURSORS.run(PRECURSORS.points("smoke")[0], "cpu")
-    assert again == {name: smoke.iloc[0][name] for name in again}
+def test_a_row_starts_with_the_untrained_model_to_the_same_numbers(smoke):
+    run, cell = smoke.iloc[0], CollapseCell()
+    task = cell.task()
+    batch = task.balanced(cell.samples, step_generator(0, "eval"))
+    level = [part.label for part in task.parts].index(run["levels"][0])
+    own = batch.labels["task_level"] == level
+    held_out = Batch(batch.tokens[own], batch.loss_mask[own])
+    model = cell.model_config().build(step_generator(0, "weights"))
+    found = look(model, draw_sample(task.parts[level], held_out, 0), int(run["draws"]), 0)
+    assert {name: float(f"{value:.6g}") for name, value in found.items()} == {
+        name: run[name][0][0] for name in MEASURES
+    }
 
 
 # --- figures ----------------------------------------------------------------------------------

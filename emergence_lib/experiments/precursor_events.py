@@ -2,8 +2,12 @@
 
 One rule for every measure, `analysis.precursor.Rule`: a fall to a floor is an event, and it leads
 where the floor comes before acquisition. What the paper describes as a rise (Hessian, LLC) is
-turned over first, so that its peak is the floor. LLC values that cannot be interpreted are left
-out, and with them the checkpoints they belong to.
+turned over first, so that its peak is the floor.
+
+LLC values that cannot be interpreted are left out, and with them the checkpoints they belong to:
+those flagged by `analysis.llc.LLC.notes`, and those of the optimizer's warm-up, in which the loss
+still falls with every step. The second was decided after three runs: a short walk does not notice
+that fall, and the LLC had its peak there in half of the task-levels (`with_warmup`).
 
 Task-levels of one run are not independent: shares are taken per run, and intervals over runs.
 """
@@ -72,18 +76,24 @@ def acquired(row: pd.Series, level: str) -> Event:
     return acquisition(series(row, "accuracy", level), threshold, SUSTAIN)
 
 
-def readable(row: pd.Series, measure: str, level: str) -> pd.Series:
-    """`series` where it can be interpreted: finite, positive and, for the LLC, not flagged."""
+def readable(row: pd.Series, measure: str, level: str, with_warmup: bool = False) -> pd.Series:
+    """`series` where it can be interpreted: finite, positive; for the LLC see the module.
+
+    Args:
+        with_warmup: keep what the LLC is during the warm-up.
+    """
     values = series(row, measure, level)
     keep = values > 0
     if measure == "llc":
         keep &= series(row, "llc_readable", level) > 0
+        if not with_warmup:
+            keep &= values.index > row["warmup_steps"]
     return values[keep]
 
 
-def case(row: pd.Series, measure: str, level: str) -> Case | None:
+def case(row: pd.Series, measure: str, level: str, with_warmup: bool = False) -> Case | None:
     """A curve for `analysis.precursor`, peaks turned into floors; None with too few checkpoints."""
-    values = readable(row, measure, level)
+    values = readable(row, measure, level, with_warmup)
     if len(values) < MIN_POINTS:
         return None
     return Case(1 / values if measure in RISES else values, acquired(row, level))
@@ -95,8 +105,15 @@ def cases(rows: pd.DataFrame, measure: str) -> list[Case]:
     return [one for one in found if one is not None]
 
 
-def lead_table(rows: pd.DataFrame, measures: Iterable[str] = FIVE) -> pd.DataFrame:
+def lead_table(
+    rows: pd.DataFrame, measures: Iterable[str] = FIVE, with_warmup: bool = False
+) -> pd.DataFrame:
     """One line a run, task-level and measure: what its curve does before acquisition.
+
+    Args:
+        rows: recorded runs.
+        measures: columns of theirs.
+        with_warmup: see `readable`.
 
     Returns:
         Columns seed, level, measure, acquired (step, NaN where never), outcome (one of
@@ -109,7 +126,7 @@ def lead_table(rows: pd.DataFrame, measures: Iterable[str] = FIVE) -> pd.DataFra
     for _, row in rows.iterrows():
         for level in row["levels"]:
             for measure in measures:
-                one = case(row, measure, level)
+                one = case(row, measure, level, with_warmup)
                 if one is not None:
                     lines.append(
                         {"seed": row["seed"], "level": level, "measure": measure, **_line(one)}
@@ -139,8 +156,13 @@ def _line(one: Case) -> dict[str, object]:
 
 def share(table: pd.DataFrame, column: str) -> Estimate:
     """Share of acquired task-levels with a property: mean over runs, interval over runs."""
-    learned = table[table.acquired.notna()]
-    return over_runs(learned.groupby("seed")[column].mean().astype(float))
+    return mean_share(table[table.acquired.notna()], column)
+
+
+def mean_share(table: pd.DataFrame, column: str) -> Estimate:
+    """Mean over runs of a share, with Student's t interval over runs cut to 0 … 1."""
+    found = over_runs(table.groupby("seed")[column].mean().astype(float))
+    return Estimate(found.value, *np.clip([found.low, found.high], 0, 1))
 
 
 def rates_by_level(rows: pd.DataFrame) -> pd.DataFrame:
@@ -193,7 +215,7 @@ def chance_table(rows: pd.DataFrame) -> pd.DataFrame:
                 "rate": np.mean([outcome(c, RULE) == "leads" for c in learned])
                 if learned
                 else np.nan,
-                "swapped": _swapped(rows, measure),
+                "swapped": swapped(rows, measure),
                 "shuffled": surrogate_rate(found, RULE, generator),
                 "walk": surrogate_rate(found, RULE, generator, "random walk"),
             }
@@ -201,8 +223,11 @@ def chance_table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _swapped(rows: pd.DataFrame, measure: str) -> float:
-    """NaN for the LLC, whose curves lack different checkpoints."""
+def swapped(rows: pd.DataFrame, measure: str) -> float:
+    """How often the curve of another task-level of the same run leads instead, mean over runs.
+
+    NaN for the LLC, whose curves lack different checkpoints.
+    """
     if measure == "llc":
         return np.nan
     runs = [cases(rows[rows.seed == seed], measure) for seed in rows.seed.unique()]
@@ -257,7 +282,10 @@ def probe_table(rows: pd.DataFrame) -> pd.DataFrame:
 def panels(
     rows: pd.DataFrame, levels: Sequence[str]
 ) -> tuple[dict[str, dict[str, pd.Series]], dict[str, str], dict[str, float]]:
-    """What `plotting.measure_panels` draws of the first run: curves, names, acquisition."""
+    """What `plotting.measure_panels` draws of the first run: curves, names, acquisition.
+
+    The LLC is drawn with its warm-up, which does not count otherwise.
+    """
     names = {"accuracy": "accuracy"} | {m: name.replace(" ", "\n", 1) for m, name in FIVE.items()}
     curves: dict[str, dict[str, pd.Series]] = {level: {} for level in levels}
     steps = dict.fromkeys(levels, np.nan)
@@ -267,7 +295,8 @@ def panels(
             steps[level] = event.step if event.observed else np.nan
             accuracy = series(row, "accuracy", level)
             curves[level] = {"accuracy": accuracy} | {
-                measure: readable(row, measure, level).reindex(accuracy.index) for measure in FIVE
+                measure: readable(row, measure, level, with_warmup=True).reindex(accuracy.index)
+                for measure in FIVE
             }
     return curves, names, steps
 

@@ -211,5 +211,5 @@ PRECURSORS = Experiment(
         "B-8": judge_others,
         "B-11": judge_probes,
     },
-    seconds={"smoke": 2, "quick": 25, "cpu": 360, "paper": 30_000},
+    seconds={"smoke": 2, "quick": 30, "cpu": 380, "paper": 30_000},
 )

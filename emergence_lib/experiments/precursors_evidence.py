@@ -10,13 +10,15 @@ import pandas as pd
 
 from emergence_lib.analysis.precursor import definition_sweep
 from emergence_lib.experiments.base import Verdict
-from emergence_lib.experiments.evidence import over_runs, with_interval
+from emergence_lib.experiments.evidence import with_interval
 from emergence_lib.experiments.precursor_events import (
     RULE,
     cases,
     lead_table,
+    mean_share,
     probe_table,
     share,
+    swapped,
 )
 
 MIN_RUNS = 3
@@ -36,6 +38,7 @@ def judge_llc(rows: pd.DataFrame) -> Verdict:
     runs = _runs(table)
     if runs < MIN_RUNS:
         return _untested(runs)
+    early = share(lead_table(rows, ["llc"], with_warmup=True), "leads")
     holds = [leads.high < 0.5, together.low > 0.5]
     status = ("not reproduced", "partly", "reproduced")[sum(holds)]
     flags = [_share_readable(row) for _, row in rows.iterrows()]
@@ -44,8 +47,9 @@ def judge_llc(rows: pd.DataFrame) -> Verdict:
         f"Of {len(learned)} acquired task-levels in {runs} runs the LLC's peak comes before "
         f"acquisition in {int(learned.leads.sum())} (share of a run {with_interval(leads, '.0%')}; "
         f"paper: 0 of 24), and its fastest move is within one checkpoint of acquisition in "
-        f"{with_interval(together, '.0%')}. {np.mean(flags):.0%} of the LLC values could be "
-        f"interpreted; the others, most of them early, are left out."
+        f"{with_interval(together, '.0%')}. The {np.mean(flags):.0%} of the values that the "
+        f"sampler does not flag count, past the warm-up; with those of the warm-up, when the loss "
+        f"falls at every step, the share is {with_interval(early, '.0%')}."
     )
     return Verdict(status, evidence, runs)
 
@@ -65,12 +69,14 @@ def judge_hessian(rows: pd.DataFrame) -> Verdict:
     status = "reproduced" if leads.high < 0.5 else "not reproduced" if leads.low > 0.5 else "partly"
     learned = table[table.acquired.notna()]
     onset = _rate(rows, "hessian", "onset")
+    other = swapped(rows, "hessian")
     rank = share(lead_table(rows, ["rankme"]), "leads")
     evidence = (
         f"The peak of the largest eigenvalue by sign comes before acquisition in "
         f"{int(learned.leads.sum())} of {len(learned)} acquired task-levels of {runs} runs, "
-        f"{with_interval(leads, '.0%')} of a run (paper: 17 %). Taking the onset of its rise "
-        f"instead, {onset:.0%}. RankMe's floor, by the same rule: {with_interval(rank, '.0%')}."
+        f"{with_interval(leads, '.0%')} of a run (paper: 17 %); another task-level's curve in its "
+        f"place, {other:.0%}. Taking the onset of its rise instead, {onset:.0%}. RankMe's floor, "
+        f"by the same rule: {with_interval(rank, '.0%')}."
     )
     return Verdict(status, evidence, runs)
 
@@ -116,7 +122,7 @@ def judge_probes(rows: pd.DataFrame) -> Verdict:
     runs = new.seed.nunique()
     if runs < MIN_RUNS:
         return _untested(runs)
-    first = over_runs(new.groupby("seed")["first"].mean().astype(float))
+    first = mean_share(new, "first")
     status = "reproduced" if first.low > 0.5 else "not reproduced" if first.high < 0.5 else "partly"
     gap = (new.said - new.read)[new["first"]].median()
     evidence = (
