@@ -119,7 +119,7 @@ plt.show()
 heads = recorded_if_any(HEADS)
 Markdown(f"Source: {heads.label}. {heads.gap}")
 
-# %% mystnb={"figure": {"caption": "Steps a run waits, along three ways through the grid of heads and head sizes. Left: heads of size 16, so that the model grows with their number. Middle: the product of number and size stays the width of the model, so that its weights stay as many. Right: the number stays, 8 on the linear map and 4 on cellular automata. Dots are runs, open triangles runs that were still waiting; lines join medians.", "name": "fig-heads"}, "image": {"alt": "Three panels of waiting steps on doubled axes: against the number of heads at a fixed head size, against it at a fixed width, and against the head size at a fixed number, a line for each of the two tasks."}}
+# %% mystnb={"figure": {"caption": "Steps a run waits, along three ways through the grid of heads and head sizes. Left: heads of size 16, so that the model grows with their number. Middle: the product of number and size stays the width of the model, so that its weights stay as many. Right: the number stays, 8 on the linear map and 4 on cellular automata. Dots are runs, open triangles runs that were still waiting; lines join medians.", "name": "fig-heads-sizes"}, "image": {"alt": "Three panels of waiting steps on doubled axes: against the number of heads at a fixed head size, against it at a fixed width, and against the head size at a fixed number, a line for each of the two tasks."}}
 panels = {
     "heads of size 16": ("heads", "fixed size"),
     "heads × size = width": ("heads", "fixed width"),

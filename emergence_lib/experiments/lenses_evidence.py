@@ -21,7 +21,7 @@ import pandas as pd
 
 from emergence_lib.analysis.emergence import Event, acquisition, plateau_length
 from emergence_lib.analysis.precursor import Rule, phases
-from emergence_lib.analysis.survival import Estimate, mean_interval, solve_rate
+from emergence_lib.analysis.survival import Estimate, mean_interval
 from emergence_lib.experiments.evidence import over_runs, with_interval
 from emergence_lib.experiments.lenses import CONDITIONS
 
@@ -205,12 +205,50 @@ def bias_sentence(rows: pd.DataFrame) -> str:
     )
 
 
-def learned_share(rows: pd.DataFrame) -> dict[str, Estimate]:
-    """Condition → share of its runs in which at least one query is learned, exact interval."""
-    found = moves(rows)
-    return {
-        condition: solve_rate(
-            int(found[found.condition == condition].seed.nunique()), cell.seed.nunique()
-        )
-        for condition, cell in rows.groupby("condition", sort=False)
+def panels(row: pd.Series) -> tuple[dict[str, pd.DataFrame], dict[int, float], pd.Series]:
+    """What `plotting.lens_panels` draws of one run: tables by axis label, learned, pre-cached."""
+    queries = range(len(row["query_loss"]))
+    labels = {
+        "loss\n(nats)": "query_loss",
+        "attention on\nneeded keys": "alignment",
+        "entropy\n(nats)": "entropy",
+        "effective rank": "rankme",
     }
+    tables = {
+        label: pd.DataFrame({query: curve(row, measure, query) for query in queries})
+        for label, measure in labels.items()
+    }
+    events = {query: learned(row, query) for query in queries}
+    steps = {query: event.step for query, event in events.items() if event.observed}
+    return tables, steps, curve(row, "precached")
+
+
+def lead_groups(
+    rows: pd.DataFrame,
+) -> dict[str, tuple[list[str], list[Estimate], list[list[float]]]]:
+    """Condition → (moves, mean lead over runs with interval, each run's lead), to be drawn."""
+    found = moves(rows)
+    groups = {}
+    for condition, cell in found.groupby("condition", sort=False):
+        runs = [
+            (cell["learned"] - cell[name]).groupby(cell["seed"]).mean().dropna().tolist()
+            for name in MOVES
+        ]
+        groups[condition] = (list(MOVES), [over_runs(of, mean_interval) for of in runs], runs)
+    return groups
+
+
+def control_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """`lead_table` in words: how early each measure moves, and whether it knows its query."""
+    table = lead_table(moves(rows))
+    return pd.DataFrame(
+        {
+            "condition": table["condition"],
+            "measure": table["move"],
+            "runs": table["n_runs"],
+            "queries": table["n_queries"],
+            "steps ahead": [with_interval(lead, ",.0f") for lead in table["lead"]],
+            "comes first": [f"{share:.0%}" for share in table["first"]],
+            "nearer to its own query": [f"{share:.0%}" for share in table["nearer"]],
+        }
+    )
