@@ -112,10 +112,8 @@ plotting.named_estimates(
 plt.show()
 
 # %% mystnb={"figure": {"caption": "The first recorded run on cellular automata through all lenses, drawn as above.", "name": "fig-recorded-lenses"}, "image": {"alt": "Five panels over training steps of one recorded run on cellular automata: loss, attention on the needed keys, attention entropy and effective rank of each query, and the pre-cached share of the gradient."}}
-automata = runs.rows[runs.rows.condition == "cellular automata"]
-if len(automata):
-    plotting.lens_panels(*lenses_evidence.panels(automata.iloc[0]))
-    plt.show()
+plotting.lens_panels(*lenses_evidence.first_run(runs.rows, "cellular automata"))
+plt.show()
 
 # %% [markdown]
 # ## Control: is it about this query?

@@ -205,18 +205,31 @@ def bias_sentence(rows: pd.DataFrame) -> str:
     )
 
 
-def panels(row: pd.Series) -> tuple[dict[str, pd.DataFrame], dict[int, float], pd.Series]:
-    """What `plotting.lens_panels` draws of one run: tables by axis label, learned, pre-cached."""
+Panels = tuple[dict[str, pd.DataFrame], dict[int, float], pd.Series]
+"""What `plotting.lens_panels` draws: tables by axis label, query → learned, pre-cached share."""
+
+PANELS = {
+    "loss\n(nats)": "query_loss",
+    "attention on\nneeded keys": "alignment",
+    "entropy\n(nats)": "entropy",
+    "effective rank": "rankme",
+}
+
+
+def first_run(rows: pd.DataFrame, condition: str) -> Panels:
+    """`panels` of a condition's first recorded run, empty ones where none is recorded."""
+    cell = rows[rows["condition"] == condition]
+    if cell.empty:
+        return {label: pd.DataFrame() for label in PANELS}, {}, pd.Series(dtype=float)
+    return panels(cell.iloc[0])
+
+
+def panels(row: pd.Series) -> Panels:
+    """The panels of one run."""
     queries = range(len(row["query_loss"]))
-    labels = {
-        "loss\n(nats)": "query_loss",
-        "attention on\nneeded keys": "alignment",
-        "entropy\n(nats)": "entropy",
-        "effective rank": "rankme",
-    }
     tables = {
         label: pd.DataFrame({query: curve(row, measure, query) for query in queries})
-        for label, measure in labels.items()
+        for label, measure in PANELS.items()
     }
     events = {query: learned(row, query) for query in queries}
     steps = {query: event.step for query, event in events.items() if event.observed}

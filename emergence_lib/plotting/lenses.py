@@ -42,7 +42,9 @@ def lens_panels(
         for query in order:
             ax.plot([learned[query]] * 2, [0.93, 1.0], color=colour[query], linewidth=2.2,
                     transform=ax.get_xaxis_transform(), clip_on=False)  # fmt: skip
-    axes[0].set_title(f"{len(order)} of {table.shape[1]} queries learned, dark ones first")
+    queries = table.shape[1]
+    learned_of = f"{len(order)} of {queries} queries learned, dark ones first"
+    axes[0].set_title(learned_of if queries else "not recorded yet")
     axes[-1].set_xlabel("training step")
     axes[-1].set_xlim(left=0)
     return fig
