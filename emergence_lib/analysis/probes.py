@@ -27,11 +27,12 @@ class Probe:
     """Linear read-outs of several features at each of some sites.
 
     Attributes:
-        weight: the direction of each feature; `bias` the read-out at activation 0.
+        weight: the direction of each feature.
+        bias: the read-out at activation 0.
     """
 
-    weight: Float[Tensor, "*site d feature"]
-    bias: Float[Tensor, "*site feature"]
+    weight: Float[Tensor, "... d feature"]
+    bias: Float[Tensor, "... feature"]
 
     def __call__(
         self, activations: Float[Tensor, "*site sample d"]

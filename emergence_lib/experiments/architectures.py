@@ -58,7 +58,8 @@ CHOSEN: Mapping[str, Mapping[str, Rate]] = {
         "mlstm": (3e-3, 0.005),
         "linear_rnn": (1e-3, 0.02),
     },
-    "cellular_automata": dict.fromkeys(MIXERS, (2e-3, 0.01)),
+    "cellular_automata": dict.fromkeys(MIXERS, (2e-3, 0.01))
+    | {"mamba": (6e-3, None), "linear_rnn": (2e-3, None)},
 }
 """The rates of the final runs: what `best_rates` finds in the recorded search."""
 

@@ -120,7 +120,8 @@ def lead_table(found: pd.DataFrame) -> pd.DataFrame:
                     "nearer": _nearer(seen, name),
                 }
             )
-    return pd.DataFrame(lines)
+    columns = ["condition", "move", "n_runs", "n_queries", "missing", "lead", "first", "nearer"]
+    return pd.DataFrame(lines, columns=columns)
 
 
 def _nearer(seen: pd.DataFrame, name: str) -> float:

@@ -44,9 +44,10 @@ class Majority(Task):
     Outputs count too, so the first output breaks a tie for good and all later ones repeat it.
 
     Labels of a batch, for each of the `seq_len` positions:
-        is_majority: Bool[batch, pos, symbol], whether a symbol is among the most frequent of the
-            symbols up to and including the position (all of them at bos).
-        follows_zero: Bool[batch, pos], whether the token before is a 0.
+
+    - is_majority: Bool[batch, pos, symbol], whether a symbol is among the most frequent of the
+      symbols up to and including the position (all of them at bos).
+    - follows_zero: Bool[batch, pos], whether the token before is a 0.
 
     Args:
         n_symbols: symbols 0, 1, …; token `n_symbols` is bos.
