@@ -53,7 +53,7 @@ from IPython.display import Markdown
 
 from emergence_lib import plotting
 from emergence_lib.experiments import lenses_evidence
-from emergence_lib.experiments.lenses import LENSES
+from emergence_lib.experiments.lenses import COMPARED, LENSES
 from emergence_lib.provenance import require_device
 from emergence_lib.recorded import recorded_if_any
 from emergence_lib.sweep import sweep
@@ -81,7 +81,8 @@ plotting.use_style()
 
 # %% tags=["hide-input"]
 runs = recorded_if_any(LENSES)
-Markdown(f"Source: {runs.label}. {runs.gap}\n\n{lenses_evidence.answer(runs.rows)}")
+rows = runs.rows[runs.rows["condition"].isin(COMPARED)]  # the other conditions are the forecast's
+Markdown(f"Source: {runs.label}. {runs.gap}\n\n{lenses_evidence.answer(rows)}")
 
 # %% [markdown]
 # ## Live: one run, every lens
@@ -104,7 +105,7 @@ plt.show()
 
 # %% mystnb={"figure": {"caption": "Lead of each measure over the learning of its query. Pale dots are runs (means over their queries), diamonds means over runs with 95 % intervals. Right of the dashed line the measure moves first.", "name": "fig-lens-leads"}, "image": {"alt": "Steps by which attention, attention entropy, two effective ranks and the pre-cached share of the gradient move ahead of learning, a colour for each of three conditions, dots for runs and diamonds with intervals for means."}}
 plotting.named_estimates(
-    lenses_evidence.lead_groups(runs.rows),
+    lenses_evidence.lead_groups(rows),
     plotting.TASK_COLOURS,
     "steps ahead of learning",
     guides={"together": 0.0},
@@ -112,7 +113,7 @@ plotting.named_estimates(
 plt.show()
 
 # %% mystnb={"figure": {"caption": "The first recorded run on cellular automata through all lenses, drawn as above.", "name": "fig-recorded-lenses"}, "image": {"alt": "Five panels over training steps of one recorded run on cellular automata: loss, attention on the needed keys, attention entropy and effective rank of each query, and the pre-cached share of the gradient."}}
-plotting.lens_panels(*lenses_evidence.first_run(runs.rows, "cellular automata"))
+plotting.lens_panels(*lenses_evidence.first_run(rows, "cellular automata"))
 plt.show()
 
 # %% [markdown]
@@ -123,20 +124,20 @@ plt.show()
 # query is learned, however early it moves.
 
 # %%
-lenses_evidence.control_table(runs.rows).style.hide(axis="index")
+lenses_evidence.control_table(rows).style.hide(axis="index")
 
 # %% [markdown]
 # ## Does the bias that removes the plateau remove the collapse?
 
 # %% tags=["hide-input"]
-Markdown(lenses_evidence.bias_sentence(runs.rows))
+Markdown(lenses_evidence.bias_sentence(rows))
 
 # %% [markdown]
 # ## Which route does the gradient take?
 
 # %% mystnb={"figure": {"caption": "Share of the squared gradient at the residual stream, below the last block, that comes from later predictions (pre-cached): before training, when half of the learned queries are learned, and at the end. A thin line a run, the mean bold.", "name": "fig-lens-gradient"}, "image": {"alt": "Pre-cached share of the gradient at three moments of each run, a panel for each condition: untrained, when the queries are learned, and at the end."}}
 plotting.before_at_after(
-    lenses_evidence.precached_at_learning(runs.rows),
+    lenses_evidence.precached_at_learning(rows),
     plotting.TASK_COLOURS,
     "pre-cached share\nof the gradient",
 )

@@ -1,5 +1,6 @@
 """All lenses on one run: each against its own instrument, and the experiment that looks through."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +9,10 @@ from emergence_lib.analysis.attention import alignment, entropy
 from emergence_lib.analysis.geometry import rankme
 from emergence_lib.analysis.lenses import MEASURES, LensObserver
 from emergence_lib.errors import ParameterError, UnknownNameError
-from emergence_lib.experiments.lenses import LENSES, LensGrid
+from emergence_lib.experiments import explorer
+from emergence_lib.experiments.base import Point
+from emergence_lib.experiments.explorer import EXPLORER
+from emergence_lib.experiments.lenses import COMPARED, DIFFICULTIES, LENSES, LensGrid
 from emergence_lib.models import ModelConfig, Transformer
 from emergence_lib.tasks import LinearMap, Majority
 
@@ -93,3 +97,33 @@ def test_grids_are_validated():
         LensGrid(("linear mop",))
     with pytest.raises(ParameterError, match="seeds"):
         LensGrid(seeds=0)
+
+
+def test_the_lenses_of_the_book_and_the_forecast_do_not_mix():
+    conditions = {p.params["condition"] for p in LENSES.points("cpu")}
+    assert conditions == {*COMPARED, *DIFFICULTIES}
+    assert set(LensGrid().conditions) == set(COMPARED)
+
+
+def test_smoke_of_the_explorer_keeps_patterns_that_agree_with_the_lens():
+    (point,) = EXPLORER.points("smoke")
+    row = EXPLORER.run(point, "cpu")
+    EXPLORER.check_row(row)
+    kept = explorer.patterns(row) / 255
+    n = len(row["eval_steps"])
+    assert kept.shape == (n, 8, 8, 15)
+    assert kept.sum(-1) == pytest.approx(np.ones((n, 8, 8)), abs=0.03)  # 15 keys, 1/510 each
+    assert row["queries"] == list(range(7, 15))
+    for i, (query, needed) in enumerate(zip(row["queries"], row["needed"], strict=True)):
+        assert (kept[:, :, i, query + 1 :] == 0).all()  # a query sees no later key
+        best = kept[:, :, i, needed].sum(-1).max(-1)
+        assert best == pytest.approx(np.array(row["alignment"][i]), abs=0.01)
+
+
+def test_the_explorer_looks_at_the_run_of_the_lenses():
+    """Same seed, same run: keeping patterns changes nothing."""
+    cell = {"condition": "linear map", "steps": 20, "eval_every": 10}
+    kept = EXPLORER.run(Point("explorer", 1, cell, 0), "cpu")
+    plain = LENSES.run(Point("lenses", 2, cell, 0), "cpu")
+    at = [plain["eval_steps"].index(step) for step in kept["eval_steps"]]
+    assert kept["eval_loss"] == [plain["eval_loss"][i] for i in at]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -124,6 +125,40 @@ class LensObserver:
         bias = None if self.bias is None else self.bias.to(tokens.device)
         direct, precached = residual_gradients(model, tokens, counted, attn_bias=bias)
         return direct[:-1].detach(), precached[:-1].detach()
+
+
+class PatternKeeper:
+    """Keeps every head's attention from the watched queries at each evaluation.
+
+    Args:
+        queries: positions watched, as `LensObserver.queries`.
+        n_layers: of the model, all with attention.
+
+    Attributes:
+        kept: one array an evaluation, float ``[layer * head, query, key]``: the mean over the
+            evaluation batch, each query's shares summing to 1.
+    """
+
+    def __init__(self, queries: Int[Tensor, " query"], n_layers: int) -> None:
+        require_int("n_layers", n_layers, 1)
+        self.queries = queries
+        self.taps = tuple(f"pattern.{layer}" for layer in range(n_layers))
+        self.kept: list[Float[np.ndarray, "head query key"]] = []
+
+    def __call__(
+        self,
+        model: Transformer,
+        batch: Batch,
+        logits: Float[Tensor, "batch pos vocab"],
+        tapped: Mapping[str, Tensor | None],
+    ) -> dict[str, float]:
+        means = []
+        for name in self.taps:
+            pattern = tapped[name]
+            assert pattern is not None
+            means.append(pattern[:, :, self.queries.to(pattern.device)].mean(0).cpu())
+        self.kept.append(torch.cat(means).numpy())
+        return {}
 
 
 def _spread(queries: Int[Tensor, " query"], n: int) -> Int[Tensor, " few"]:

@@ -7,6 +7,7 @@ from emergence_lib.experiments.base import PROFILES, Experiment, Grid, Point, Ve
 from emergence_lib.experiments.collapse import COLLAPSE
 from emergence_lib.experiments.context import CONTEXT
 from emergence_lib.experiments.depth import DEPTH
+from emergence_lib.experiments.explorer import EXPLORER
 from emergence_lib.experiments.heads import HEADS
 from emergence_lib.experiments.lenses import LENSES
 from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
@@ -41,6 +42,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         TOY_PRECACHING,
         OTHELLO,
         LENSES,
+        EXPLORER,
         TEXT_FEATURES,
         Q_RATIO,
     )

@@ -3,6 +3,7 @@
     condition              task                              model
     linear map             LinearMap, S = 8, s = 3           1 layer, width 64
     linear map, bias       the same with attention bias 4    the same
+    linear map, s = 2, 4   the same with other row weights   the same; for the forecast only
     cellular automata      64 rules, S = 8, 8 states         2 layers, width 64
 
 Each paper looks at a run with instruments of its own. Here all of them look at every evaluation of
@@ -12,6 +13,7 @@ be asked which moves first. This is no claim of any of the papers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,7 +26,7 @@ from emergence_lib.experiments.base import Experiment, Grid, Point
 from emergence_lib.experiments.cellular_automata_cell import CellularAutomataCell
 from emergence_lib.experiments.linear_map_cell import LinearMapCell, rounded
 from emergence_lib.tasks.base import require_int
-from emergence_lib.training import train
+from emergence_lib.training import Observer, train
 from emergence_lib.training.schedule import linear_schedule
 
 BIAS = 4.0
@@ -37,8 +39,16 @@ CONDITIONS: dict[str, LinearMapCell | CellularAutomataCell] = {
     "linear map": LinearMapCell(state_size=8, d_model=64),
     "linear map, bias": LinearMapCell(state_size=8, d_model=64, attention_bias=BIAS),
     "cellular automata": CellularAutomataCell(),
+    "linear map, s = 2": LinearMapCell(state_size=8, d_model=64, row_weight=2),
+    "linear map, s = 4": LinearMapCell(state_size=8, d_model=64, row_weight=4),
 }
 """Name → the cell whose task, model and training the lenses look at."""
+
+COMPARED = ("linear map", "linear map, bias", "cellular automata")
+"""Conditions in which it is asked which lens moves first."""
+
+DIFFICULTIES = ("linear map, s = 2", "linear map, s = 4")
+"""The linear map made easier and harder: what a forecast is carried over to."""
 
 SCHEMA = {
     "eval_steps": "list of int: evaluation steps",
@@ -68,7 +78,7 @@ class LensGrid(Grid):
         ParameterError: a number out of range, or no condition.
     """
 
-    conditions: tuple[str, ...] = tuple(CONDITIONS)
+    conditions: tuple[str, ...] = COMPARED
     seeds: int = 5
     steps: int = 3_000
     eval_every: int = 25
@@ -108,15 +118,37 @@ def run(point: Point, device: str) -> dict[str, Any]:
         TrainingError: the loss is not finite.
     """
     lens = LensCell(**point.params)
-    cell = CONDITIONS[lens.condition]
-    task, config = cell.task(point.seed), cell.model_config()
-    settings = cell.train_config(point.seed)
+    evaluations = sorted({*EARLY, *linear_schedule(lens.steps, lens.eval_every)})
+    return look(lens.condition, lens.steps, evaluations, point.seed, device)
+
+
+def look(
+    condition: str,
+    steps: int,
+    evaluations: Sequence[int],
+    seed: int,
+    device: str,
+    others: Sequence[Observer] = (),
+) -> dict[str, Any]:
+    """The columns of `SCHEMA` of one training run, with other observers looking on.
+
+    Args:
+        condition: key of `CONDITIONS`.
+        steps: training steps.
+        evaluations: steps at which every observer looks.
+
+    Raises:
+        TrainingError: the loss is not finite.
+    """
+    cell = CONDITIONS[condition]
+    task, config = cell.task(seed), cell.model_config()
+    settings = cell.train_config(seed)
     trained = train(
         task,
         config,
-        replace(settings, steps=lens.steps, stop_margin=None),  # what follows the jump is seen too
-        observers=[LensObserver(task, config.n_layers, settings.attention_bias)],
-        evaluations=sorted({*EARLY, *linear_schedule(lens.steps, lens.eval_every)}),
+        replace(settings, steps=steps, stop_margin=None),  # what follows the jump is seen too
+        observers=[LensObserver(task, config.n_layers, settings.attention_bias), *others],
+        evaluations=evaluations,
         device=device,
     )
     loss = trained.metric("loss")
@@ -137,7 +169,7 @@ LENSES = Experiment(
     profiles={
         "smoke": (LensGrid(("linear map",), seeds=1, steps=20, eval_every=10),),
         "quick": (LensGrid(("linear map",), seeds=1, steps=1_000),),
-        "cpu": (LensGrid(),),
+        "cpu": (LensGrid(), LensGrid(DIFFICULTIES), LensGrid(("linear map",), seeds=10)),
         "paper": (LensGrid(seeds=10, steps=10_000),),
     },
     run=run,
