@@ -98,8 +98,8 @@ def test_waits_at_fixed_width_are_listed_as_they_are():
     never = [*spread(LM, None, n_heads=1, d_head=128), *spread(CA, 900, n_heads=4)]
     text = heads_evidence.width_sentence(pd.DataFrame(width + never))
     low, high = (round(1_500 * math.exp(noise)) for noise in (-0.06, 0.06))
-    assert "linear map, median wait with H = 1 not within the 4,000 steps watched" in text
-    assert re.search(rf"H = 128 1,4\d\d \[{low:,}, (not seen|{high:,})\] steps; cellular", text)
+    assert " Linear map: H = 1 not within the 4,000 steps watched; H = 8 " in text
+    assert re.search(rf"H = 128 1,4\d\d \[{low:,}, (not seen|{high:,})\] steps. Cellular", text)
     assert heads_evidence.width_sentence(pd.DataFrame()) == ""
 
 

@@ -7,6 +7,7 @@ that never solve the task, and it is paired by seed: the same map or rules and t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -132,9 +133,9 @@ def mixer_table(final: pd.DataFrame) -> pd.DataFrame:
         final: the runs of one cell, as `final_runs` gives them.
 
     Returns:
-        Columns mixer (its name), parameters, n, solved (runs), "steps to the floor" (median by
-        Kaplan–Meier, in words), final_loss, excess (means, nats), "excess minus attention's"
-        (paired by seed, in words), seconds (mean of a run).
+        Columns mixer (its name), parameters, solved (of the runs), "steps to floor" (median by
+        Kaplan–Meier, or how long it is at least), "final loss", excess (means, nats), "minus
+        attention's" (excess paired by seed, in words), seconds (mean of a run).
     """
     lines = []
     for mixer, runs in final.groupby("mixer"):
@@ -143,12 +144,13 @@ def mixer_table(final: pd.DataFrame) -> pd.DataFrame:
             {
                 "mixer": NAMES[str(mixer)],
                 "parameters": int(runs.parameters.iloc[0]),
-                "n": len(runs),
-                "solved": int(runs.solved.sum()),
-                "steps to the floor": steps_in_words(median, int(runs.steps.max())),
-                "final_loss": runs.final_loss.mean(),
+                "solved": f"{runs.solved.sum()} of {len(runs)}",
+                "steps to floor": f"{median.value:,.0f}"
+                if math.isfinite(median.value)
+                else f"> {runs.steps.max():,}",
+                "final loss": runs.final_loss.mean(),
                 "excess": runs.excess.mean(),
-                "excess minus attention's": with_interval(
+                "minus attention's": with_interval(
                     against_attention(final, str(mixer)), "+.3f"
                 ),
                 "seconds": runs.seconds.mean(),

@@ -100,8 +100,9 @@ def width_sentence(rows: pd.DataFrame) -> str:
             for line in table.itertuples()
         ]
         if waits:
-            parts.append(f"{title}, median wait with {', '.join(waits)}")
-    return f"At a fixed width, where more heads are smaller: {'; '.join(parts)}." if parts else ""
+            parts.append(f" {title.capitalize()}: {'; '.join(waits)}.")
+    head = "The median wait at a fixed width, where more heads are smaller."
+    return head + "".join(parts) if parts else ""
 
 
 def loss_at_fixed_width(rows: pd.DataFrame) -> pd.DataFrame:

@@ -37,7 +37,7 @@ def waits(
         paper: size → the paper's steps, grey diamonds.
     """
     fig, axes = plt.subplots(
-        1, len(panels), figsize=(1.6 + 3.6 * max(len(panels), 1.4), 4.1), sharey=True, squeeze=False
+        1, len(panels), figsize=(1.2 + 2.4 * max(len(panels), 2.3), 3.8), sharey=True, squeeze=False
     )
     for ax, (title, (xlabel, groups)) in zip(axes[0], panels.items(), strict=True):
         groups = {label: table for label, table in groups.items() if len(table)}
