@@ -21,6 +21,12 @@ import nbformat
 import yaml
 
 from emergence_lib.book.execute import Execution, executed_path
+from emergence_lib.book.explorer import (
+    DATA_FILE,
+    explorer_markup,
+    explorer_rows,
+    explorer_script,
+)
 from emergence_lib.claims import PAPERS, Entry, ledger, ledger_markdown
 from emergence_lib.errors import BuildError, UnknownNameError
 from emergence_lib.experiments import EXPERIMENTS
@@ -87,6 +93,8 @@ def write_stage(root: Path, stage: Path, executions: Sequence[Execution]) -> Non
     if problems:
         raise BuildError("\n".join(problems))
     pages = {Path("notebooks", f"{name}.ipynb"): notebook for name, notebook in notebooks.items()}
+    explored = explorer_rows()
+    files[Path("book", "_static", DATA_FILE)] = explorer_script(explored).encode()
     links = _Links(root, {*files, *pages})
     for path, notebook in pages.items():
         for cell in notebook.cells:
@@ -101,6 +109,7 @@ def write_stage(root: Path, stage: Path, executions: Sequence[Execution]) -> Non
         "executions": lambda: executions_table(executions),
         "coverage": coverage_table,
         "api": lambda: api_pages(root),
+        "explorer": lambda: explorer_markup(explored),
     }
     for path in [path for path in files if path.suffix == ".md"]:
         text = links.to_repository(files[path].decode(), path)
