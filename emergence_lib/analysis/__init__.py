@@ -17,6 +17,7 @@
     sparse_autoencoder  a residual stream as few directions out of many (TopK; Gemma Scope's files)
     features     what a latent does: ablation, Q, steering, look-ahead
     lenses       the instruments of all three papers at once, watched during training
+    forecast     when something will happen, from the first part of its run (censored regression)
     survival     estimates for times that some seeds never reach, and intervals for few seeds
 
 Import from the modules; `survival` brings lifelines, which the others do not need.
