@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from emergence_lib.analysis.survival import Estimate, mean_interval
+from emergence_lib.analysis.survival import Estimate
 from emergence_lib.experiments.base import Verdict
 from emergence_lib.experiments.collapse_cell import multi_task
 from emergence_lib.experiments.collapse_phases import (
@@ -20,7 +20,7 @@ from emergence_lib.experiments.collapse_phases import (
     phase_table,
     sizes_in,
 )
-from emergence_lib.experiments.evidence import UNKNOWN, with_interval
+from emergence_lib.experiments.evidence import UNKNOWN, share_over_runs, with_interval
 
 MIN_RUNS = 3
 """Runs on all tasks without which nothing is judged."""
@@ -33,8 +33,7 @@ RESAMPLES = 2_000
 
 def per_run(table: pd.DataFrame, column: str) -> Estimate:
     """Mean over runs of the share of task-levels for which `column` holds, with its interval."""
-    shares = table.groupby(["size", "seed"])[column].mean()
-    return mean_interval(shares.tolist())
+    return share_over_runs(table.groupby(["size", "seed"])[column].mean())
 
 
 def judge_three_phases(rows: pd.DataFrame) -> Verdict:
@@ -52,7 +51,7 @@ def judge_three_phases(rows: pd.DataFrame) -> Verdict:
     table = phase_table(runs)
     learned = table[table.acquired.notna()]
     collapse = per_run(table, "collapsed")
-    order = per_run(learned, "in_order") if len(learned) else UNKNOWN
+    order = per_run(learned, "in_order")
     sizes = sizes_in(runs)
     least = np.min([collapse.low, order.low])  # NaN where one is unknown: no comparison holds
     if least >= NEARLY_ALWAYS and len(sizes) > 1:

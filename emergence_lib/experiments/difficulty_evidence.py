@@ -34,7 +34,7 @@ from emergence_lib.experiments.base import Verdict
 from emergence_lib.experiments.collapse_cell import cases, multi_task
 from emergence_lib.experiments.collapse_evidence import MIN_RUNS
 from emergence_lib.experiments.collapse_phases import RULE, phase_table, sizes_in
-from emergence_lib.experiments.evidence import over_runs, with_interval
+from emergence_lib.experiments.evidence import over_runs, share_over_runs, with_interval
 
 CLASSES = ("easy", "hard")
 
@@ -116,7 +116,7 @@ def chance_rates(rows: pd.DataFrame, events: tuple[str, ...]) -> pd.DataFrame:
                 "its own moves, shuffled": surrogates.rate[surrogates["class"] == name],
             }
             lines += [
-                (event, name, kind, *_rate(values), int(values.notna().sum()))
+                (event, name, kind, *share_over_runs(values), int(values.notna().sum()))
                 for kind, values in kinds.items()
             ]
     return pd.DataFrame(lines, columns=["event", "class", "kind", "value", "low", "high", "n"])
@@ -135,10 +135,10 @@ def judge_hard_tasks_are_led(rows: pd.DataFrame) -> Verdict:
     hard = rates[(rates["class"] == "hard") & (rates.n > 0)]
     if len(hard) < MIN_RUNS:
         return _untested(len(hard))
-    rate, gain = _rate(hard.rate), over_runs(hard.gain)
+    rate, gain = share_over_runs(hard.rate), over_runs(hard.gain)
     often = rate.low >= OFTEN
     status = "reproduced" if often and gain.low > 0 else "partly" if often else "not reproduced"
-    every = _rate(_share_led(rates[rates["size"] == sizes_in(rates)[0]]))
+    every = share_over_runs(_share_led(rates[rates["size"] == sizes_in(rates)[0]]))
     recovery = lead_rates(rows, Rule(event="recovery"))
     recovery = recovery[(recovery["class"] == "hard") & (recovery.n > 0)]
     evidence = (
@@ -146,18 +146,12 @@ def judge_hard_tasks_are_led(rows: pd.DataFrame) -> Verdict:
         f"acquired hard task-levels of {len(hard)} runs ({with_interval(rate, '.0%')} of a run, "
         f"{hard.ties.sum()} ties, {hard['no collapse'].sum()} without a collapse; paper: 75 to 100 "
         f"% in v1, 100 % in v3 and v4). With the acquisition of another hard task-level: "
-        f"{with_interval(_rate(hard.swapped), '.0%')}; difference "
+        f"{with_interval(share_over_runs(hard.swapped), '.0%')}; difference "
         f"{with_interval(gain, '.0%')}. Half the recovery, instead of the floor: "
-        f"{with_interval(_rate(recovery.rate), '.0%')}. All task-levels of the smallest model: "
-        f"{with_interval(every, '.0%')} (paper: 86 %)."
+        f"{with_interval(share_over_runs(recovery.rate), '.0%')}. All task-levels of the "
+        f"smallest model: {with_interval(every, '.0%')} (paper: 86 %)."
     )
     return Verdict(status, evidence, len(hard))
-
-
-def _rate(values: pd.Series) -> Estimate:
-    """Mean over runs of a share, its interval cut at 0 and 1."""
-    mean, low, high = over_runs(values)
-    return Estimate(mean, *np.clip([low, high], 0, 1).tolist())
 
 
 def _share_led(rates: pd.DataFrame) -> pd.Series:
@@ -178,7 +172,7 @@ def judge_easy_tasks_are_not_led(rows: pd.DataFrame) -> Verdict:
     easy = rates[(rates["class"] == "easy") & (rates.n > 0)]
     if len(easy) < MIN_RUNS:
         return _untested(len(easy))
-    rate = _rate(easy.rate)
+    rate = share_over_runs(easy.rate)
     status = "reproduced" if rate.high < 0.5 else "not reproduced" if rate.low > 0.5 else "partly"
     hard = rates[(rates["class"] == "hard") & (rates.n > 0)]
     classes = difficulty(rows)
@@ -188,7 +182,7 @@ def judge_easy_tasks_are_not_led(rows: pd.DataFrame) -> Verdict:
         f"The floor of the rank comes before acquisition in {easy.leads.sum()} of {easy.n.sum()} "
         f"acquired easy task-levels of {len(easy)} runs ({with_interval(rate, '.0%')} of a run, "
         f"{easy.ties.sum()} ties, {easy['no collapse'].sum()} without a collapse; hard ones: "
-        f"{with_interval(_rate(hard.rate), '.0%')}). Median step of the floor "
+        f"{with_interval(share_over_runs(hard.rate), '.0%')}). Median step of the floor "
         f"{mine.floor_step.median():,.0f}, of acquisition {mine.acquired.median():,.0f}. Easy: "
         f"{', '.join(classes[classes == 'easy'].index)}."
     )
@@ -308,7 +302,7 @@ def judge_fine_timing(rows: pd.DataFrame) -> Verdict:
 
 def _indices(rows: pd.DataFrame, event: str) -> dict[str, Estimate]:
     table = concordance_table(rows, event)
-    return {name: _rate(own["index"]) for name, own in table.groupby("pairs")}
+    return {name: share_over_runs(own["index"]) for name, own in table.groupby("pairs")}
 
 
 def _untested(n: int) -> Verdict:

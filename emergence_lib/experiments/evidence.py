@@ -23,6 +23,12 @@ def over_runs(
     return interval(known) if known else UNKNOWN
 
 
+def share_over_runs(shares: Iterable[float]) -> Estimate:
+    """`over_runs` of shares, one a run, with the interval cut to what a share can be: 0 to 1."""
+    value, low, high = over_runs(float(share) for share in shares)
+    return Estimate(value, *np.clip([low, high], 0, 1).tolist())
+
+
 def waits_by(rows: pd.DataFrame, column: str, event: Callable[[pd.Series], Event]) -> pd.DataFrame:
     """One line a value of a column, in increasing order: how long its runs wait.
 

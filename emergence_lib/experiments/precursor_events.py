@@ -33,7 +33,7 @@ from emergence_lib.analysis.precursor import (
 )
 from emergence_lib.analysis.survival import Estimate
 from emergence_lib.experiments.collapse_cell import SUSTAIN, chance_levels
-from emergence_lib.experiments.evidence import over_runs
+from emergence_lib.experiments.evidence import share_over_runs
 
 RULE = Rule()
 """What counts as an event; `sweep_table` says how much hangs on it."""
@@ -161,8 +161,7 @@ def share(table: pd.DataFrame, column: str) -> Estimate:
 
 def mean_share(table: pd.DataFrame, column: str) -> Estimate:
     """Mean over runs of a share, with Student's t interval over runs cut to 0 … 1."""
-    found = over_runs(table.groupby("seed")[column].mean().astype(float))
-    return Estimate(found.value, *np.clip([found.low, found.high], 0, 1))
+    return share_over_runs(table.groupby("seed")[column].mean())
 
 
 def rates_by_level(rows: pd.DataFrame) -> pd.DataFrame:
