@@ -22,11 +22,13 @@ PINNED = [
 ]
 PINS = {canonicalize_name(pin.name): pin for pin in PINNED}
 SELF = "emergence-companion"
+UNPINNED = {"stories"}
+"""Extras that neither the book nor a test needs."""
 
 
 def declared() -> list[Requirement]:
-    """Everything pyproject.toml asks for, with and without extras, but not itself."""
-    extras = PROJECT["optional-dependencies"].values()
+    """What pyproject.toml asks for, with and without extras, but not itself or `UNPINNED`."""
+    extras = [e for name, e in PROJECT["optional-dependencies"].items() if name not in UNPINNED]
     texts = [*PROJECT["dependencies"], *(text for extra in extras for text in extra)]
     return [r for r in map(Requirement, texts) if canonicalize_name(r.name) != SELF]
 

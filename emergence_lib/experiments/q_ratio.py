@@ -106,7 +106,7 @@ def run_point(point: Point, device: str) -> dict[str, Any]:
         "eval_steps": loss.index.tolist(),
         "eval_loss": rounded(loss.to_numpy(), 5),
         "final_loss": float(loss.iloc[-1]),
-        "sources": made_from(),
+        "sources": made_from(cell),
         **quality_columns(found),
         **latent_columns(cell, run, found, point.seed, n_examples),
     }

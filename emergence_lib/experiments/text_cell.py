@@ -23,13 +23,16 @@ from emergence_lib.tasks.base import Batch, Task, require_int
 from emergence_lib.tasks.corpus import PocketPile, corpus_provenance
 from emergence_lib.tasks.stories import PARTS_OF_SPEECH, ROLES
 from emergence_lib.tasks.story_windows import StoryWindows
+from emergence_lib.tasks.tinystories import TinyStories
 from emergence_lib.training import Run, TrainConfig, train
 from emergence_lib.training.train import step_generator
 
 CORPORA: dict[str, type[StoryWindows] | type[PocketPile]] = {
     "stories": StoryWindows,
+    "tinystories": TinyStories,
     "pile": PocketPile,
 }
+"""TinyStories is the paper's text; it needs a network and spaCy, and no recorded run uses it."""
 EVAL_WINDOWS = 128
 
 TAGS = (
@@ -211,6 +214,8 @@ def feature_values(batch: Batch) -> Float[Tensor, "sample feature"]:
     return torch.stack([column.float() for column in columns], dim=-1).flatten(0, 1)
 
 
-def made_from() -> str:
-    """What the data of this process were made from, for the record of a run."""
-    return "; ".join(f"{name} {value}" for name, value in corpus_provenance().items())
+def made_from(cell: TextCell) -> str:
+    """What a run's data were made from, for its record."""
+    task = cell.task()
+    found = task.provenance() if isinstance(task, TinyStories) else corpus_provenance()
+    return "; ".join(f"{name} {value}" for name, value in found.items())

@@ -3,7 +3,8 @@
 Source: paper C (Rofin et al. 2026, arXiv 2603.14087), section on text; fact sheet C5: TinyStories,
 windows of 64, 4 layers, tags and dependency labels by spaCy, positions 30 to 39, plain and myopic
 training. Here the stories are generated (`tasks.stories`), so their grammar is known and no tagger
-can err; the model has 3 layers of d_model 64 and trains on 0.8 million tokens.
+can err; the model has 3 layers of d_model 64 and trains on 0.8 million tokens. The `paper` profile
+takes TinyStories and spaCy (`tasks.tinystories`), which do not come with this library.
 
 A feature is a ridge probe's direction at the layers between embeddings and last residual stream,
 where both direct and pre-cached gradient can build it, scaled so that what it reads has variance 1
@@ -22,6 +23,7 @@ from torch import Tensor
 from emergence_lib.analysis.gradients import PARTS
 from emergence_lib.analysis.influence import RULES, Directions
 from emergence_lib.analysis.probes import Probe, correlation, fit_ridge
+from emergence_lib.errors import UnknownNameError
 from emergence_lib.experiments.base import Experiment, Grid, Point
 from emergence_lib.experiments.linear_map_cell import rounded
 from emergence_lib.experiments.text_cell import (
@@ -40,6 +42,7 @@ from emergence_lib.experiments.text_features_evidence import (
 from emergence_lib.tasks.base import require_int
 from emergence_lib.training.train import step_generator
 
+CORPORA_WITH_GRAMMAR = ("stories", "tinystories")
 FOLLOWED = (30, 33, 36, 39)
 """Positions whose influence is integrated; the paper follows all of `PROBED`."""
 
@@ -50,14 +53,17 @@ class TextFeaturesGrid(Grid):
 
     Args:
         seeds: runs of each; a plain and a myopic run of one seed share weights and data.
+        corpus: "stories", or "tinystories" where that text and spaCy are at hand.
         n_layers, d_model, steps, batch_size, lr, track_every: of `TextCell`.
         probe_windows: windows to fit the probes on, and half as many to read them.
 
     Raises:
         ParameterError: a value of the wrong type or out of range.
+        UnknownNameError: a corpus without these features.
     """
 
     seeds: int = 5
+    corpus: str = "stories"
     n_layers: int = 3
     d_model: int = 64
     steps: int = 800
@@ -68,13 +74,15 @@ class TextFeaturesGrid(Grid):
 
     def __post_init__(self) -> None:
         require_int("seeds", self.seeds, 1)
+        if self.corpus not in CORPORA_WITH_GRAMMAR:
+            raise UnknownNameError("corpus with grammar", self.corpus, CORPORA_WITH_GRAMMAR)
         require_int("n_layers", self.n_layers, 2)
         require_int("probe_windows", self.probe_windows, 8)
         self.cell(myopic=False).validate()
 
     def cell(self, *, myopic: bool) -> TextCell:
         return TextCell(
-            "stories",
+            self.corpus,
             n_layers=self.n_layers,
             d_model=self.d_model,
             steps=self.steps,
@@ -126,7 +134,7 @@ def run_point(point: Point, device: str) -> dict[str, Any]:
         "eval_steps": loss.index.tolist(),
         "eval_loss": rounded(loss.to_numpy(), 5),
         "final_loss": float(loss.iloc[-1]),
-        "sources": made_from(),
+        "sources": made_from(cell),
         **scores,
         **dict.fromkeys((*(f"influence_{rule}" for rule in RULES), "mismatch")),
     }
@@ -176,8 +184,8 @@ TEXT_FEATURES = Experiment(
         "cpu": (TextFeaturesGrid(),),
         "paper": (
             TextFeaturesGrid(
-                seeds=10, n_layers=4, d_model=128, steps=1_000, batch_size=256, lr=1e-3,
-                track_every=1, probe_windows=2_000,
+                seeds=10, corpus="tinystories", n_layers=4, d_model=128, steps=1_000,
+                batch_size=256, lr=1e-3, track_every=1, probe_windows=2_000,
             ),
         ),
     },

@@ -11,6 +11,7 @@ from emergence_lib.tasks.multitask import MultiTask
 from emergence_lib.tasks.neural_ca import NeuralCA
 from emergence_lib.tasks.othello import Othello
 from emergence_lib.tasks.story_windows import StoryWindows
+from emergence_lib.tasks.tinystories import TinyStories
 from emergence_lib.tasks.unigram import Unigram
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "PocketPile",
     "StoryWindows",
     "Task",
+    "TinyStories",
     "Unigram",
     "make_task",
 ]

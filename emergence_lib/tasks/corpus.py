@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from filelock import FileLock
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -156,15 +156,25 @@ def build_corpus() -> Corpus:
             n_train += n
         labels["domain"].append(np.full(n, DOMAINS.index(document.domain), np.int8))
         labels["document"].append(np.full(n, number, np.int32))
-        for name, values in _grammar(document, encoding.offsets).items():
+        for name, values in grammar_labels(document, encoding.offsets).items():
             labels[name].append(values)
     stacked = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in labels.items()}
     ids = torch.from_numpy(np.concatenate(tokens))
     return Corpus(ids, stacked, n_train, _digest(n_train, ids))
 
 
-def _grammar(document: Document, offsets: list[tuple[int, int]]) -> dict[str, np.ndarray]:
-    """Labels of a document's tokens from the words they stand in, -1 where there is none."""
+def grammar_labels(
+    document: Document, offsets: list[tuple[int, int]]
+) -> dict[str, Shaped[np.ndarray, " token+1"]]:
+    """Labels of a document's tokens from the words they stand in, -1 where there is none.
+
+    Args:
+        offsets: of the tokens, (first, last + 1) character of ``document.text``.
+
+    Returns:
+        part_of_speech, role, entity and story_position as in `PocketPile`, with an entry more for
+        the end-of-text token.
+    """
     n = len(offsets) + 1  # and the end-of-text token, which stands in no word
     found = {
         name: np.full(n, -1, dtype)

@@ -64,6 +64,10 @@ class StoryWindows(Task):
         if self.split not in SPLITS:
             raise ParameterError("split", self.split, " or ".join(map(repr, SPLITS)))
 
+    def stories(self) -> tuple[Int[Tensor, " token"], dict[str, Tensor]]:
+        """Tokens of the split's stories in order, and their labels."""
+        return _stories(self.split)
+
     @property
     def vocab_size(self) -> int:
         return VOCAB_SIZE
@@ -76,7 +80,7 @@ class StoryWindows(Task):
     def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
         """Windows that begin at uniformly drawn tokens of the split's stories."""
         require_int("batch_size", batch_size, 1)
-        tokens, labels = _stories(self.split)
+        tokens, labels = self.stories()
         start = torch.randint(
             len(tokens) - self.seq_len + 1,
             (batch_size, 1),
