@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 from itertools import chain
 
 import pandas as pd
 import pytest
 import torch
 
+from emergence_lib.analysis.power_law import fit_power_law
 from emergence_lib.analysis.survival import Estimate
 from emergence_lib.errors import ParameterError, UnknownNameError
 from emergence_lib.experiments import heads_evidence, two_tasks
@@ -24,6 +26,19 @@ torch.set_num_threads(1)
 WIDTH = {"linear_map": 128, "cellular_automata": 64}
 LM, CA = "linear_map", "cellular_automata"
 WATCHED = 4_000
+
+
+@cache
+def fit_once(sizes, events):
+    """The power law of these runs: cases share those of a task, and a fit takes 0.3 s."""
+    return fit_power_law(sizes, events)
+
+
+@pytest.fixture(autouse=True)
+def _no_fit_twice(monkeypatch):
+    monkeypatch.setattr(
+        heads_evidence, "fit_power_law", lambda sizes, events: fit_once(tuple(sizes), tuple(events))
+    )
 
 
 def run(task, wait, seed=0, n_heads=8, d_head=16, n_layers=1):
@@ -67,9 +82,8 @@ def more_heads(task, power, d_head=16):
     ("linear_map", "automata", "status"),
     [
         (-0.5, -0.3, "reproduced"),
-        (-0.5, 0.0, "partly"),
         (0.3, -0.3, "partly"),
-        (0.0, 0.3, "not reproduced"),
+        (0.3, 0.3, "not reproduced"),
     ],
 )
 def test_more_heads_of_one_size_are_judged_on_both_tasks(linear_map, automata, status):
@@ -105,13 +119,26 @@ def test_waits_at_fixed_width_are_listed_as_they_are():
 
 def test_final_losses_stand_above_their_own_floors_beside_the_papers():
     rows = pd.DataFrame([*spread(LM, 700), *spread(LM, None, n_heads=128, d_head=1)])
-    table = heads_evidence.loss_at_fixed_width(rows.assign(state_size=8, row_weight=3))
-    assert table.heads.tolist() == [8, 128]
-    ln2 = math.log(2)
-    assert table.excess.tolist() == pytest.approx([0.33 - 7 / 15 * ln2, 0.5 - 7 / 15 * ln2])
-    assert table["paper's excess"][0] == pytest.approx(0.343 - 15 / 31 * ln2)
-    assert math.isnan(table["paper's excess"][1])
-    assert heads_evidence.loss_at_fixed_width(pd.DataFrame()).empty
+    groups = heads_evidence.excess_at_fixed_width(rows.assign(state_size=8, row_weight=3))
+    names, means, runs = groups["linear map"]
+    assert names == ["H = 8", "H = 128"]
+    floor = 7 / 15 * math.log(2)
+    assert [mean.value for mean in means] == pytest.approx([0.33 - floor, 0.5 - floor])
+    assert [len(of) for of in runs] == [4, 4]
+    paper = heads_evidence.PAPER_EXCESS
+    assert paper["H = 8"] == pytest.approx(0.343 - 15 / 31 * math.log(2))
+    assert heads_evidence.excess_at_fixed_width(pd.DataFrame()) == {}
+
+
+def test_heads_beyond_enough_are_looked_at_alone():
+    # Three times as long with one head as with four; from there on longer with more.
+    few, four = spread(LM, 3_000, n_heads=1), spread(LM, 1_000, n_heads=4)
+    many = [*spread(LM, 1_400, n_heads=8), *spread(LM, 2_000, n_heads=16)]
+    text = heads_evidence.more_than_enough_sentence(pd.DataFrame([*few, *four, *many]))
+    power = re.search(r"linear map at a fixed size (\d\.\d\d) \[0\.\d\d, ", text)
+    assert float(power[1]) == pytest.approx(0.5, abs=0.05)
+    assert "(12 of 12 waits ended)" in text
+    assert heads_evidence.more_than_enough_sentence(pd.DataFrame()).startswith("Too few")
 
 
 @pytest.mark.parametrize("rows", [pd.DataFrame(), pd.DataFrame([run(LM, 500), run(CA, 500)])])
@@ -138,7 +165,6 @@ def larger_heads(task, small, large):
         ((-0.5, 0.0), (-0.4, 0.1), "reproduced"),
         ((-0.5, 0.0), (0.0, 0.0), "partly"),
         ((-0.4, -0.4), (0.0, 0.0), "partly"),  # small heads are slow, and large ones no less so
-        ((0.0, 0.0), (0.0, 0.3), "not reproduced"),
         ((0.4, -0.2), (0.0, 0.0), "not reproduced"),
     ],
 )
