@@ -62,7 +62,11 @@ def score(
     model: Transformer, tokens: Int[Tensor, "prompt pos"], target: Int[Tensor, " prompt"]
 ) -> Scores:
     """The model's next token after each prompt, against the target."""
-    logits = model(tokens)[:, -1]
+    return score_logits(model(tokens)[:, -1], target)
+
+
+def score_logits(logits: Float[Tensor, "prompt vocab"], target: Int[Tensor, " prompt"]) -> Scores:
+    """`score` from the logits at the last token of each prompt."""
     of_target = logits.gather(1, target[:, None])
     return Scores(
         p=logits.softmax(-1).gather(1, target[:, None]).squeeze(1),

@@ -9,6 +9,7 @@ from emergence_lib.experiments.context import CONTEXT
 from emergence_lib.experiments.depth import DEPTH
 from emergence_lib.experiments.explorer import EXPLORER
 from emergence_lib.experiments.heads import HEADS
+from emergence_lib.experiments.language_geometry import LANGUAGE_GEOMETRY
 from emergence_lib.experiments.lenses import LENSES
 from emergence_lib.experiments.linear_map_search import LINEAR_MAP_SEARCH
 from emergence_lib.experiments.othello import OTHELLO
@@ -33,6 +34,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ATTENTION_PATCHING,
         COLLAPSE,
         PRECURSORS,
+        LANGUAGE_GEOMETRY,
         ARCHITECTURES,
         TOY_PATCHING,
         PRE_PRETRAINING,

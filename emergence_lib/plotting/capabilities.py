@@ -96,14 +96,15 @@ def over_checkpoints(
             )  # fmt: skip
             ax.plot(table.index, table.median(axis=1), color=colours[label],
                     label=f"{label} (n = {table.shape[1]})")  # fmt: skip
-        ax.set_title(title)
+        ax.set_title(title if groups else f"{title}: not recorded yet")
         step_axis(ax, first)
         ax.label_outer()
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     for ax in axes[:, 0]:
         ax.set_ylabel(ylabel)
-    axes[0, 0].legend(fontsize=8)
+    if axes[0, 0].lines:
+        axes[0, 0].legend(fontsize=8)
     return fig
 
 

@@ -108,6 +108,10 @@ DOMAIN_COLOURS = {
     "story": OKABE_ITO["green"],
 }
 PAPER_GREY = "#8A8A8A"
+PROMPT_COLOURS = {
+    "its own prompts": OKABE_ITO["blue"],
+    "control prompts": PAPER_GREY,
+}
 GUIDE: dict[str, Any] = {"color": "#555555", "linewidth": 0.9, "linestyle": "--", "zorder": 0}
 
 
