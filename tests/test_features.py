@@ -342,14 +342,86 @@ def test_hooks_see_the_hidden_states_that_transformers_reports(gemma):
         model(tokens, tap={"resid.4": None})
 
 
-def test_q_of_gemma_with_a_gemma_scope_file_takes_the_same_call(gemma, tmp_path):
+@pytest.fixture(scope="module")
+def reloaded(gemma, tmp_path_factory):
+    """Gemma 2 as its users get it: from a folder in the format of the Hub."""
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("gemma")
+    gemma.save_pretrained(folder)
+    assert (folder / "model.safetensors").exists()
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def pocket():
+    """A model of the pocket suite's family."""
+    config = ModelConfig(
+        n_layers=3, d_model=16, n_heads=2, vocab_size=17, max_pos=32, positional="rotary",
+        parallel_residual=True, init_std=0.3,
+    )  # fmt: skip
+    return Transformer(config, seeded(2))
+
+
+@pytest.mark.parametrize("which", ["Gemma 2", "pocket"])
+def test_gemma_with_gemma_scope_and_our_models_take_the_same_calls(which, reloaded, tmp_path):
+    """The whole page on Q in the real formats, with random weights: Gemma itself is not run."""
+    model = HookedCausalLM(reloaded) if which == "Gemma 2" else pocket()
     gemma_scope_file(tmp_path / "params.npz", d_model=16, n_latents=20)
     sae = read_gemma_scope(tmp_path / "params.npz")
     tokens = torch.randint(17, (6, 20), generator=seeded())
-    table = q_ratio(HookedCausalLM(gemma), "resid.2", sae, tokens, range(20), n_examples=3)
+
+    table = q_ratio(model, "resid.2", sae, tokens, range(20), n_examples=3)
     assert len(table) > 5
     assert (table.immediate > 0).all()
     assert np.isfinite(table.q_sum).all()
+
+    source, last = (residuals(model, f"resid.{k}", tokens) for k in (2, 3))
+    examples = top_examples(sae, source, range(20), 3)
+    effects = ablation_effects(model, "resid.2", sae, tokens, examples)
+    again = q_table(examples, effects).set_index("latent").q_sum
+    assert again.to_numpy() == pytest.approx(table.set_index("latent").q_sum.to_numpy(), rel=1e-5)
+
+    prompt = tokens[:2, :8]
+    push = torch.stack([torch.zeros(16), 1e4 * torch.randn(16, generator=seeded(8))])
+    steered = steered_continuation(model, "resid.2", push, prompt, 10, seeded(9))
+    plain = steered_continuation(model, "resid.2", 0 * push, prompt, 10, seeded(9))
+    assert torch.equal(steered[0], plain[0])
+    assert not torch.equal(steered[1], plain[1])
+
+    for ahead in (1, 3):
+        answers = alignment(look_ahead_map(source, last, ahead), sae.W_dec)
+        assert answers.shape == (20,)
+        assert (answers > 0).all()
+
+
+def test_an_ablation_in_gemma_is_what_a_hook_of_transformers_gives(reloaded, tmp_path):
+    """Gemma Scope's layer 1 is what decoder layer 1 puts out, here resid.2."""
+    arrays = gemma_scope_file(tmp_path / "params.npz", d_model=16, n_latents=20)
+    sae = read_gemma_scope(tmp_path / "params.npz")
+    tokens = torch.randint(17, (6, 20), generator=seeded())
+    model = HookedCausalLM(reloaded)
+    examples = top_examples(sae, residuals(model, "resid.2", tokens), range(20), 1)
+    effects = ablation_effects(model, "resid.2", sae, tokens, examples)
+    for row in range(0, len(examples.latent), 4):
+        latent, at = int(examples.latent[row]), int(examples.position[row])
+        window = tokens[examples.window[row]][None]
+
+        def ablate(layer, args, out, latent=latent, at=at):
+            x = out[0, at].numpy()
+            before = x @ arrays["W_enc"][:, latent] + arrays["b_enc"][latent]
+            assert before > arrays["threshold"][latent]
+            out = out.clone()
+            out[0, at] -= torch.from_numpy(before * arrays["W_dec"][latent])
+            return out
+
+        with torch.no_grad():
+            original = reloaded(window).logits[0].log_softmax(-1)
+            handle = reloaded.model.layers[1].register_forward_hook(ablate)
+            ablated = reloaded(window).logits[0].log_softmax(-1)
+            handle.remove()
+        kl = (original.exp() * (original - ablated)).sum(-1)[at : at + 10]
+        assert effects[row].numpy() == pytest.approx(kl.numpy(), rel=2e-2, abs=2e-6)
+    assert effects.max() > 1e-3
 
 
 def test_a_model_without_a_list_of_layers_is_refused():
