@@ -50,6 +50,17 @@ def test_every_name_has_a_line_every_run_a_dot_and_every_group_its_colour_and_n(
     assert ax.get_xlabel() == "share"
 
 
+def test_the_papers_values_are_grey_diamonds_at_their_names():
+    estimate = [Estimate(0.1, 0.0, 0.2)] * 2
+    groups = {"a": (["H = 1", "H = 2"], estimate, [[0.1], [0.1]])}
+    paper = {"H = 2": 0.3, "H = 64": 0.9}
+    (ax,) = plotting.named_estimates(groups, COLOURS, "loss", guides={}, paper=paper).axes
+    (grey,) = [line for line in ax.lines if line.get_color() == plotting.PAPER_GREY]
+    assert grey.get_xdata() == pytest.approx([0.3])
+    assert 1 < grey.get_ydata()[0] < 1.5
+    assert "paper" in ax.get_legend_handles_labels()[1]
+
+
 def test_nothing_recorded_is_said():
     for groups in ({}, {"a": ([], [], [])}):
         (ax,) = draw(groups).axes

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from emergence_lib.analysis.survival import Estimate
-from emergence_lib.plotting.style import GUIDE
+from emergence_lib.plotting.style import GUIDE, PAPER_GREY
 
 
 def named_estimates(
@@ -18,6 +18,7 @@ def named_estimates(
     xlabel: str,
     *,
     guides: Mapping[str, float],
+    paper: Mapping[str, float] | None = None,
 ) -> Figure:
     """A line a name: mean and 95 % interval of each group, and its runs as pale dots.
 
@@ -27,6 +28,8 @@ def named_estimates(
         groups: label → (names, one `Estimate` each, the runs of each). All have the same names.
         colours: label → colour.
         guides: text → a value drawn as a dashed line.
+        paper: name → the paper's value, a grey diamond below the line of that name; names that are
+            not drawn are left out.
     """
     names = next((list(names) for names, _, _ in groups.values()), [])
     fig, ax = plt.subplots(figsize=(7, 1.2 + 0.42 * max(len(names), 3)))
@@ -41,6 +44,10 @@ def named_estimates(
         n = f"{min(counts)}–{max(counts)}" if len(counts) > 1 else str(*counts)
         ax.plot([e.value for e in estimates], at, "D", color=colour, markersize=5,
                 label=f"{label} (n = {n})")  # fmt: skip
+    known = {name: value for name, value in (paper or {}).items() if name in names}
+    if known:
+        below = [names.index(name) + 0.3 for name in known]
+        ax.plot(list(known.values()), below, "D", color=PAPER_GREY, markersize=5, label="paper")
     ax.set_yticks(np.arange(len(names)), names)
     ax.invert_yaxis()
     ax.set_xlabel(xlabel)
@@ -52,5 +59,5 @@ def named_estimates(
         ax.annotate(text, (value, 1), xytext=(3, 2), xycoords=("data", "axes fraction"),
                     textcoords="offset points", ha="left", va="bottom", fontsize=8,
                     color=GUIDE["color"])  # fmt: skip
-    fig.legend(loc="outside upper center", ncols=len(groups))  # the names are wide
+    fig.legend(loc="outside upper center", ncols=len(groups) + bool(known))  # the names are wide
     return fig

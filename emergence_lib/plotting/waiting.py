@@ -66,9 +66,8 @@ def waits(
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }
     if named:
-        fig.legend(
-            named.values(), named.keys(), loc="outside upper center", ncols=min(len(named), 4)
-        )
+        columns = min(len(named), 2 if len(panels) == 1 else 4)  # one panel is no wider than two
+        fig.legend(named.values(), named.keys(), loc="outside upper center", ncols=columns)
     return fig
 
 
