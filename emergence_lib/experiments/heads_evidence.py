@@ -12,7 +12,13 @@ from emergence_lib.analysis.survival import Estimate, solve_rate
 from emergence_lib.errors import ParameterError
 from emergence_lib.experiments import two_tasks
 from emergence_lib.experiments.base import Verdict
-from emergence_lib.experiments.evidence import steps_in_words, waits_by, with_interval
+from emergence_lib.experiments.evidence import (
+    Groups,
+    over_runs,
+    steps_in_words,
+    waits_by,
+    with_interval,
+)
 from emergence_lib.experiments.two_tasks import NAMES
 from emergence_lib.tasks import LinearMap
 
@@ -31,6 +37,12 @@ FAMILIES: Mapping[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
 
 PAPER_FINAL_LOSS = {1: 0.626, 2: 0.493, 4: 0.464, 8: 0.343, 16: 0.336}
 """H → final loss in nats of the linear map with S = 16 at width 128, off the paper's figure."""
+
+PAPER_EXCESS = {f"H = {n}": loss - LinearMap(16, 3).floor for n, loss in PAPER_FINAL_LOSS.items()}
+"""The same above that map's floor."""
+
+ENOUGH_HEADS = 4
+"""From so many heads on a layer has one for each of the three inputs of a row, or of a window."""
 
 
 def family(rows: pd.DataFrame, task: str, name: str) -> pd.DataFrame:
@@ -105,22 +117,44 @@ def width_sentence(rows: pd.DataFrame) -> str:
     return head + "".join(parts) if parts else ""
 
 
-def loss_at_fixed_width(rows: pd.DataFrame) -> pd.DataFrame:
-    """The linear map's final loss at a fixed width beside the paper's, each above its own floor.
+def excess_at_fixed_width(rows: pd.DataFrame) -> Groups:
+    """The linear map's final loss above its floor, nats, at each number of heads of a fixed width.
 
     Returns:
-        A line a number of heads: columns heads, n, excess (median, nats), lowest, highest, paper's
-        excess (nats, S = 16, mean of 3; NaN where the paper has none).
+        For `plotting.named_estimates`, with names as in `PAPER_EXCESS`; none without runs.
     """
     runs = family(rows, "linear_map", "fixed width")
-    lines = []
-    for n_heads, cell in runs.groupby("n_heads") if len(runs) else ():
-        first = cell.iloc[0]
-        excess = cell.final_loss - LinearMap(int(first.state_size), int(first.row_weight)).floor
-        paper = PAPER_FINAL_LOSS.get(int(n_heads), math.nan) - LinearMap(16, 3).floor
-        lines.append((int(n_heads), len(cell), excess.median(), excess.min(), excess.max(), paper))
-    names = ["heads", "n", "excess", "lowest", "highest", "paper's excess"]
-    return pd.DataFrame(lines, columns=names)
+    excess = {
+        f"H = {n_heads}": [
+            float(row.final_loss) - LinearMap(int(row.state_size), int(row.row_weight)).floor
+            for _, row in cell.iterrows()
+        ]
+        for n_heads, cell in (runs.groupby("n_heads") if len(runs) else ())
+    }
+    if not excess:
+        return {}
+    means = [over_runs(values) for values in excess.values()]
+    return {NAMES["linear_map"]: (list(excess), means, list(excess.values()))}
+
+
+def more_than_enough_sentence(rows: pd.DataFrame) -> str:
+    """Whether heads beyond `ENOUGH_HEADS` lengthen the wait, as Zucchet et al. report of theirs."""
+    parts = []
+    for name in ("fixed size", "fixed width"):
+        for task, title in NAMES.items():
+            runs = family(rows, task, name)
+            law = trend(runs[runs.n_heads >= ENOUGH_HEADS], "n_heads") if len(runs) else None
+            if law is not None:
+                parts.append(
+                    f"{title} at a {name} {with_interval(law.exponent, '.2f')} "
+                    f"({law.observed} of {law.n} waits ended)"
+                )
+    if not parts:
+        return "Too few waits are recorded to tell what more heads than enough do."
+    return (
+        f"From {ENOUGH_HEADS} heads on, the wait goes as their number to the power: "
+        f"{'; '.join(parts)}. Above 0 is longer with more heads."
+    )
 
 
 def _power_in_words(task: str, law: PowerLaw, symbol: str) -> str:
