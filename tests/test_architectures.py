@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -24,12 +25,15 @@ from emergence_lib.experiments.architectures_evidence import (
     curves,
     excess,
     excess_groups,
+    final_loss_groups,
     final_runs,
     judge_mixer_and_attention,
     judge_recurrent_mixers,
     mixer_table,
+    paper_final_losses,
     rates_sentence,
     search_table,
+    wait,
 )
 from emergence_lib.experiments.matched_mixers import matched_config, n_parameters
 from emergence_lib.models import ModelConfig
@@ -150,9 +154,9 @@ def row(mixer, seed, learned_at, *, task="linear_map", lr=1e-3, muon_lr=0.005, r
         "task": task, "mixer": mixer, "seed": seed, "lr": lr, "muon_lr": muon_lr,
         "row_weight": row_weight if task == "linear_map" else math.nan, "state_size": 8,
         "n_rules": math.nan if task == "linear_map" else 8,
+        "colours": math.nan if task == "linear_map" else 2,
         "steps": STEPS, "eval_steps": steps, "eval_loss": loss, "stopped_at": steps[-1],
         "solved": solved, "final_loss": loss[-1], "attainable": FLOOR, "parameters": 100,
-        "seconds": 1.0,
     }  # fmt: skip
 
 
@@ -210,9 +214,9 @@ def test_the_difference_is_paired_by_seed_and_the_table_sorted():
     assert against_attention(final, "mlp_mixer").value == pytest.approx(-(2 - 1 / 3) * unit)
     table = mixer_table(final).set_index("mixer")
     assert list(table.index) == ["MLP-Mixer", "attention", "Mamba"]
-    assert table.solved.tolist() == ["3 of 3", "3 of 3", "0 of 3"]
-    assert table.loc["Mamba", "steps to floor"] == "> 1,000"
-    assert table.loc["attention", "steps to floor"] == "500"
+    assert table["got there"].tolist() == ["3 of 3", "3 of 3", "0 of 3"]
+    assert table.loc["Mamba", "after steps"] == "> 1,000"
+    assert table.loc["attention", "after steps"] == "500"
     assert [len(of) for of in curves(final).values()] == [3, 3, 3]
     assert list(curves(final)) == ["attention", "MLP-Mixer", "Mamba"]
     groups = excess_groups(rows)
@@ -226,6 +230,39 @@ def test_the_difference_is_paired_by_seed_and_the_table_sorted():
 
 def automata(times):
     return finals(times, task="cellular_automata")
+
+
+def test_on_automata_a_run_gets_there_half_way_from_a_guess_to_the_bayes_predictor():
+    rows = pd.DataFrame(automata({"attention": 400, "rwkv": None}))
+    table = mixer_table(final_runs(rows, "cellular_automata")).set_index("mixer")
+    assert table["got there"].to_dict() == {"attention": "3 of 3", "RWKV": "0 of 3"}
+    assert table.loc["attention", "after steps"] == "400"
+    half_way = (math.log(2) + FLOOR) / 2
+    for loss, there in ((half_way - 1e-3, True), (half_way + 1e-3, False)):
+        run = pd.Series(row("rwkv", 1, None, task="cellular_automata"))
+        run["eval_loss"] = [loss] * len(run.eval_steps)
+        assert wait(run).observed == there
+
+
+def test_final_losses_of_two_mixers_stand_beside_the_papers():
+    rows = finals({"attention": 600, "mlp_mixer": 100, "rwkv": 100})
+    rows += [r | {"row_weight": 5} for r in finals({"attention": None, "mlp_mixer": 600})]
+    names, means, runs = final_loss_groups(pd.DataFrame(rows))["linear map"]
+    assert names == ["MLP-Mixer, s = 3", "attention, s = 3", "MLP-Mixer, s = 5", "attention, s = 5"]
+    assert [mean.value for mean in means] == pytest.approx([0, 0, 0, PLATEAU - FLOOR])
+    assert [len(of) for of in runs] == [3] * 4
+    paper = paper_final_losses()
+    assert set(names) <= set(paper)
+    assert paper["attention, s = 5"] == pytest.approx(0.595 - 15 / 31 * math.log(2))
+    assert final_loss_groups(pd.DataFrame(rows).assign(seed=0)) == {}
+
+
+def test_a14_names_the_denser_map_beside_the_one_that_is_judged():
+    rows = finals({"attention": 600, "mlp_mixer": 100})
+    rows += [r | {"row_weight": 5} for r in finals({"attention": 100, "mlp_mixer": 600})]
+    verdict = judge_mixer_and_attention(pd.DataFrame(rows))
+    assert (verdict.status, verdict.n) == ("partly", 12)
+    assert re.search(r"; on the map with s = 5: \+0\.\d\d\d \[\+", verdict.evidence)
 
 
 @pytest.mark.parametrize(
