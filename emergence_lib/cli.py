@@ -234,7 +234,7 @@ def status(experiment: str | None, profile: str | None, as_json: bool) -> None:
     emergence status sparsity --profile cpu
     """
     from emergence_lib.experiments import EXPERIMENTS
-    from emergence_lib.status import profile_status
+    from emergence_lib.status import outside_profiles, profile_status
     from emergence_lib.store import Store
     from emergence_lib.terminal import status_text, wrapped
 
@@ -245,8 +245,10 @@ def status(experiment: str | None, profile: str | None, as_json: bool) -> None:
         for each in chosen
         for name in ([profile] if profile else each.profiles)
     ]
+    outside = {each.name: outside_profiles(each, store) for each in chosen}
     if as_json:
-        click.echo(_json({"format": 1, "status": [each.as_dict() for each in found]}))
+        lines = [each.as_dict() for each in found]
+        click.echo(_json({"format": 1, "status": lines, "outside_profiles": outside}))
         return
     for each in chosen:
         click.secho(each.name, bold=True)
@@ -254,6 +256,9 @@ def status(experiment: str | None, profile: str | None, as_json: bool) -> None:
         for line in found:
             if line.experiment == each.name:
                 click.echo(status_text(line, _width(), every_cell=experiment is not None))
+        if count := outside[each.name]:
+            text = f"Outside these profiles: {count} recorded, kept, and read by no page."
+            click.echo(wrapped(text, _width(), "  ", "  "))
     click.echo(f"Store: {store.root}")
 
 

@@ -77,6 +77,18 @@ def profile_status(experiment: Experiment, profile: str, store: Store) -> Status
     )
 
 
+def outside_profiles(experiment: Experiment, store: Store) -> int:
+    """Recorded points that no profile names: of older grids or versions, or asked for by hand.
+
+    They stay in the store, and no verdict or page reads them.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    named = {point.key for profile in experiment.profiles for point in experiment.points(profile)}
+    return len(store.keys(experiment.name) - named)
+
+
 def recorded_seconds(points: Sequence[Point], store: Store) -> dict[str, float]:
     """Seconds that each recorded point among `points` took, by its key."""
     rows = store.rows(points)

@@ -170,6 +170,12 @@ class Store:
         loose = self._read_point(self._point_path(point))
         return loose is not None or point.key in self._merged(point.experiment)
 
+    def keys(self, experiment: str) -> set[str]:
+        """Keys of all recorded points of an experiment, whoever asked for them."""
+        return {record["key"] for record in self._loose(experiment).values()} | set(
+            self._merged(experiment)
+        )
+
     def missing(self, points: Iterable[Point]) -> list[Point]:
         """Those of `points` that are not recorded, in their order."""
         points = list(points)

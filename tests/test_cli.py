@@ -193,7 +193,10 @@ def test_sweep_records_what_is_missing_and_status_sees_it(fake, results):
     assert "cpu       4 of 6 points" in status
     assert "fill: emergence sweep fake --profile cpu" in status
     assert "width=7: seeds 1-2" in status
-    (line,) = json.loads(call("status", "fake", "--profile", "cpu", "--json").stdout)["status"]
+    assert "Outside these profiles" not in status
+    tool = json.loads(call("status", "fake", "--profile", "cpu", "--json").stdout)
+    assert tool["outside_profiles"] == {"fake": 0}
+    (line,) = tool["status"]
     assert (line["experiment"], line["profile"]) == ("fake", "cpu")
     assert (line["recorded"], line["total"]) == (4, 6)
     assert line["missing"] == [{"cell": "width=7", "seeds": [1, 2]}]

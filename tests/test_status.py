@@ -9,7 +9,13 @@ from fake_experiments import FakeGrid, area, make
 
 from emergence_lib.errors import UnknownNameError
 from emergence_lib.experiments import Point
-from emergence_lib.status import MissingCell, missing_cells, profile_status, ranges
+from emergence_lib.status import (
+    MissingCell,
+    missing_cells,
+    outside_profiles,
+    profile_status,
+    ranges,
+)
 from emergence_lib.store import Store
 from emergence_lib.terminal import duration, status_text, sweep_plan
 
@@ -65,6 +71,15 @@ def test_profiles_share_points(store):
     status = profile_status(EXPERIMENT, "quick", store)
     assert (status.recorded, status.total, status.missing) == (2, 2, ())
     assert (status.seconds_left, status.command) == (0, "")
+
+
+def test_points_that_no_profile_names_are_counted(store):
+    record(store, 3, [0, 1, 4], seconds=1)
+    assert outside_profiles(EXPERIMENT, store) == 0
+    record(store, 5, [0, 1], seconds=1)  # a width that no profile has
+    assert outside_profiles(EXPERIMENT, store) == 2
+    store.compact("fake")
+    assert outside_profiles(EXPERIMENT, Store(store.root)) == 2
 
 
 def test_downloads_are_summed_over_what_is_missing(store):
