@@ -122,7 +122,7 @@ plt.show()
 runs = recorded_if_any(CONTEXT)
 Markdown(f"Source: {runs.label}. {runs.gap}")
 
-# %% mystnb={"figure": {"caption": "Steps until the plateau ends against the size of the state. Dots are runs, open triangles runs still on the plateau when training ended; lines join medians; dotted lines are power laws fitted to all runs with S > 4. Grey diamonds are the paper's means without bias, at its larger sizes and batches.", "name": "fig-context"}, "image": {"alt": "Steps until the plateau ends against the state size on doubled axes, with and without attention bias, single runs, medians and fitted power laws, the paper's means as grey diamonds."}}
+# %% mystnb={"figure": {"caption": "Steps until the plateau ends against the size of the state. Dots are runs, open triangles runs still on the plateau when training ended; lines join medians; dotted lines are power laws fitted to all runs with S > 4. Grey diamonds are the paper's means without bias, at its larger sizes and batches; at S = 512 its plateau did not end in 10,000 steps.", "name": "fig-context"}, "image": {"alt": "Steps until the plateau ends against the state size on doubled axes, with and without attention bias, single runs, medians and fitted power laws, the paper's means as grey diamonds."}}
 tables = context.by_state_size(runs.rows)
 main = {name: table for name, table in tables.items() if len(table) > 1}
 plotting.waits(

@@ -151,9 +151,16 @@ plt.show()
 # %% [markdown]
 # ## What it means
 #
-# Three outcomes are different findings. Sooner than without a source but not than the control: the network is
+# Four outcomes are different findings. Sooner than without a source but not than the control: the network is
 # warmed up. Sooner than both: the structure carried over. Sooner in downstream steps but not in all steps: it
-# carried over and did not pay, unless the source's model is used for many tasks.
+# carried over and did not pay, unless the source's model is used for many tasks. Later than without a source
+# but sooner than after the control: blocks that have been trained on something else are a worse start than
+# fresh ones, and structure in the source makes them less bad.
+#
+# The last would not contradict the literature. Its gains are on language, which needs much more than one head
+# that looks back, and its downstream training is long enough to make up for a bad start. Why trained blocks
+# are a worse start was not looked into. One candidate is their size: weights have grown on the source, and
+# the same learning rate then turns them more slowly.
 #
 # ## Limits
 #
