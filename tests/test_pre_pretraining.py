@@ -173,6 +173,13 @@ def test_a_ratio_below_one_is_sooner():
     assert compare(made, "dyck", "none", all_steps=True).ratios["dyck"].value == pytest.approx(
         520 / 620
     )
+    # A source longer than the arm without one was watched, which got there all the same.
+    long = compare(rows(none=400, dyck=300, before=1_000), "dyck", "none", all_steps=True)
+    assert long.ratios["dyck"].value == pytest.approx(1_320 / 420)
+    assert long.ratios["dyck"].low > 2.9
+    # Where runs of one arm never got there, the other counts up to where these were watched.
+    never = compare(rows(none=None, dyck=300, before=1_000), "dyck", "none", all_steps=True)
+    assert never.ratios["dyck"].value == pytest.approx(1)
     assert not faster(compare(rows(none=600, dyck=595), "dyck", "none"), "dyck")
     assert compare(made[made.seed < 3], "dyck", "none") is None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pandas as pd
 
 from emergence_lib.analysis.emergence import Event
@@ -93,7 +95,7 @@ def source_table(rows: pd.DataFrame) -> pd.DataFrame:
 def compare(
     rows: pd.DataFrame, source: str, reference: str, *, all_steps: bool = False
 ) -> LogRank | None:
-    """Waits after `source` against those after `reference`, up to the downstream steps watched.
+    """Waits after `source` against those after `reference`, as far as both were watched.
 
     None where either has fewer than `MIN_RUNS` runs. A ratio below 1 is sooner after `source`.
     """
@@ -101,7 +103,18 @@ def compare(
     if min(len(found.get(name, [])) for name in (source, reference)) < MIN_RUNS:
         return None
     pair = {reference: found[reference], source: found[source]}
-    return logrank(pair, int(rows.steps.min()))
+    return logrank(pair, _watched(pair))
+
+
+def _watched(groups: Mapping[str, Sequence[Event]]) -> float:
+    """Steps up to which the share still waiting is known in every group.
+
+    A group that all got there is known for good: arms without a source end their training long
+    before those with one do, counted in all steps, and nothing is missing in them.
+    """
+    last = [max(of, key=lambda e: (e.step, not e.observed)) for of in groups.values()]
+    open_ended = [event.step for event in last if not event.observed]
+    return min(open_ended) if open_ended else max(event.step for event in last)
 
 
 def faster(test: LogRank | None, source: str) -> bool:
