@@ -126,7 +126,7 @@ PARAMETER = click.option(
 @click.argument("notebook")
 @PARAMETER
 @click.option("--profile", help="Short for -p profile PROFILE.")
-@click.option("--output", type=click.Path(path_type=Path), help="Where the executed copy goes.")
+@click.option("--output", type=click.Path(path_type=Path), help="File or folder of the executed copy.")
 def run(
     notebook: str, given: Sequence[tuple[str, str]], profile: str | None, output: Path | None
 ) -> None:

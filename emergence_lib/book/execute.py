@@ -141,7 +141,7 @@ def run_notebook(
     Args:
         name: 02_sparsity, sparsity or a path to either file of the pair.
         parameters: values, or text that is read as the type of the notebook's default.
-        output: where the executed copy goes; None is ``_build/runs/NAME.ipynb``.
+        output: where the executed copy goes, a file or a folder; None is ``_build/runs``.
         root: the checkout; None is the one this package runs from.
 
     Raises:
@@ -152,7 +152,9 @@ def run_notebook(
     root = book_root(root)
     source = source_path(root, name)
     typed = typed_parameters(read_notebook(source), source.stem, parameters)
-    target = output or root / "_build" / "runs" / f"{source.stem}.ipynb"
+    target = output or root / "_build" / "runs"
+    if output is None or output.is_dir():
+        target /= f"{source.stem}.ipynb"
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         notebook, _, _ = pool.submit(_execute, source.stem, typed, root).result()
     write_atomically(target, paired_text(notebook))
