@@ -170,10 +170,10 @@ def test_the_slider_moves_every_panel(page: Any, rows: pd.DataFrame):
     rank = sum(values[-1] for values in row["rankme"]) / 8
     assert f"mean {rank:.2f} directions" in end["rank"][0]
     assert f"pre-cached {round(100 * row['precached'][-1])} %" in end["gradient"][0]
-    needed = [
-        explorer.patterns(row)[-1, 0, i, keys].sum() / 255 for i, keys in enumerate(row["needed"])
-    ]
-    assert end["attention"][0] == f"{round(100 * sum(needed) / 8)} % on needed keys"
+    kept = explorer.patterns(row)[-1] / 255
+    needed = [kept[:, i, keys].sum(-1) for i, keys in enumerate(row["needed"])]
+    best = max(sum(needed) / 8)  # the head shown first is the one that ends nearest to the truth
+    assert end["attention"][0] == f"{round(100 * best)} % on needed keys"
     assert slider.get_attribute("aria-valuetext") == "step 20 of 20"
     slider.send_keys(Keys.ARROW_LEFT)
     assert slider.get_attribute("aria-valuetext") == f"step {row['eval_steps'][-2]} of 20"
@@ -186,7 +186,11 @@ def test_another_head_and_another_run(page: Any):
     from selenium.webdriver.support.ui import Select
 
     before = seen(page)
-    Select(page.find_element("id", "explorer-head")).select_by_visible_text("layer 1, head 5")
+    heads = Select(page.find_element("id", "explorer-head"))
+    other = "layer 1, head 5"
+    if heads.first_selected_option.text == other:
+        other = "layer 1, head 6"
+    heads.select_by_visible_text(other)
     after = seen(page)
     assert before["attention"] != after["attention"]
     assert all(before[name] == after[name] for name in PANELS[1:])

@@ -11,6 +11,7 @@ from scipy import stats
 
 from emergence_lib.analysis.forecast import (
     Units,
+    between_runs,
     by_run,
     choose_penalty,
     concordance,
@@ -95,9 +96,19 @@ def test_what_runs_have_in_common_is_no_evidence_about_their_units():
     time = np.exp(of_run + 0.05 * generator.normal(size=48))
     units = Units(of_run[:, None], time, np.full(48, True), np.repeat(np.arange(8), 6))
     predicted = left_out(units)
-    assert concordance(predicted, units.time, units.observed) > 0.85
+    assert between_runs(units) > 0.85
+    assert between_runs(units, stratum=units.run // 2) > 0.7  # four pairs of runs
+    assert np.isnan(between_runs(units, stratum=units.run))
     assert np.mean(list(by_run(predicted, units).values())) == 0.5
     assert permutation_test(units, generator, 19).p_value > 0.9
+
+
+def test_knowing_nothing_is_a_coin_between_runs_too():
+    """With one run left out, the mean of the others would order them backwards."""
+    units = made(8, 1.0)
+    nothing = Units(units.features[:, :0], units.time, units.observed, units.run)
+    assert between_runs(nothing) == 0.5
+    assert concordance(left_out(nothing), nothing.time, nothing.observed) < 0.45
 
 
 def test_no_unit_of_a_run_helps_to_predict_it():

@@ -77,31 +77,39 @@
     return `rgb(${mix.join()})`;
   }
 
+  // Share of a head's attention on the keys that queries need, mean over the watched queries.
+  function onNeeded(head, look) {
+    const [, heads, queries, keys] = run.shape;
+    const shares = run.needed.map((needed, query) => {
+      const from = ((look * heads + head) * queries + query) * keys;
+      return needed.reduce((sum, key) => sum + pattern[from + key] / 255, 0);
+    });
+    return mean(shares);
+  }
+
   const canvas = panel("attention").querySelector("canvas");
   const MARK = 14, ROW = 26, CANVAS = 770;
-  function attention(run, pattern, head, look) {
+  function paintAttention(head, look) {
     const [, heads, queries, keys] = run.shape;
     const wide = (CANVAS - MARK) / keys, style = getComputedStyle(root);
     canvas.width = CANVAS;
     canvas.height = ROW * queries;
     const paint = canvas.getContext("2d");
-    let onNeeded = 0;
     for (let query = 0; query < queries; query++) {
-      const from = ((look * heads + head) * queries + query) * keys;
+      const from = ((look * heads + head) * queries + query) * keys, top = query * ROW;
       paint.fillStyle = style.getPropertyValue(colour(query));
-      paint.fillRect(0, query * ROW + 2, MARK - 4, ROW - 4);
+      paint.fillRect(0, top + 2, MARK - 4, ROW - 4);
       for (let key = 0; key < keys; key++) {
         paint.fillStyle = shade(pattern[from + key] / 255);
-        paint.fillRect(MARK + key * wide, query * ROW, wide + 0.5, ROW);
+        paint.fillRect(MARK + key * wide, top, wide + 0.5, ROW);
       }
-      paint.lineWidth = 2;
-      paint.strokeStyle = "#ffffff";
+      paint.fillStyle = "#ffffff";  // a frame's sides would hide what is in a narrow cell
       for (const key of run.needed[query]) {
-        paint.strokeRect(MARK + key * wide + 1, query * ROW + 2, wide - 2, ROW - 4);
-        onNeeded += pattern[from + key] / 255 / queries;
+        for (const edge of [top + 1, top + ROW - 4]) {
+          paint.fillRect(MARK + key * wide + 1, edge, wide - 2, 3);
+        }
       }
     }
-    return onNeeded;
   }
 
   let run, pattern, cursors;
@@ -114,7 +122,8 @@
     const say = (name, text) => {
       panel(name).querySelector("output").textContent = text;
     };
-    const needed = attention(run, pattern, head, look);
+    paintAttention(head, look);
+    const needed = onNeeded(head, look);
     say("attention", `${percent(needed)} on needed keys`);
     canvas.setAttribute("aria-label",
       `Attention at step ${words}: ${percent(needed)} of it on needed keys, mean over queries`);
@@ -123,8 +132,8 @@
     say("loss", `mean ${mean(run.loss.map((l) => l[look])).toFixed(3)} nats, ` +
       `${known} of ${run.loss.length} queries learned`);
     say("rank", `mean ${mean(run.rank.map((r) => r[look])).toFixed(2)} directions`);
-    say("gradient", `direct ${percent(1 - run.precached[look])}, ` +
-      `pre-cached ${percent(run.precached[look])}`);
+    const later = Math.round(100 * run.precached[look]);
+    say("gradient", `direct ${100 - later} %, pre-cached ${later} %`);
   }
 
   function choose() {
@@ -135,6 +144,9 @@
       const layer = Math.floor(head / run.heads) + 1;
       at("head").add(new Option(`layer ${layer}, head ${(head % run.heads) + 1}`, head));
     }
+    const end = run.steps.length - 1, ends = Array.from({ length: run.shape[1] }, (_, head) =>
+      onNeeded(head, end));
+    at("head").value = ends.indexOf(Math.max(...ends));  // the head that ends nearest to the truth
     const legend = root.querySelector(".explorer-legend");
     legend.replaceChildren(...run.queries.map((position, query) => {
       const item = document.createElement("li"), dot = document.createElement("span");

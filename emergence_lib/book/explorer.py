@@ -95,7 +95,7 @@ def explorer_markup(rows: pd.DataFrame) -> str:
         return f"No run is recorded yet; `{command}` records them."
     panels = "\n".join(
         f'<section class="explorer-panel" data-panel="{name}">'
-        f'<h3 id="explorer-{name}">{title}</h3>'
+        f'<h2 id="explorer-{name}">{title}</h2>'
         f'<output class="explorer-value"></output><div class="explorer-plot">{plot}</div>'
         f"<p>{note}</p></section>"
         for name, title, plot, note in _PANELS
@@ -108,8 +108,8 @@ _PANELS = (
         "attention",
         "Attention of the head",
         '<canvas role="img" aria-labelledby="explorer-attention"></canvas>',
-        "A row is a watched query, a column a key, brighter is more. Frames: the keys that the "
-        "query needs.",
+        "A row is a watched query, a column a key, brighter is more. Between white bars: the "
+        "keys that the query needs.",
     ),
     ("loss", "Loss of each query", "", "Nats; the dashed line is a guess."),
     ("rank", "Effective rank (RankMe)", "", "Of the vectors at each query, over sequences."),

@@ -8,6 +8,7 @@
     boards         `othello_board`, `probe_accuracy`, `influence_by_part`, `turned_discs`
     cells          `dose_response`, `loss_by_sparsity`, `rates`, `bit_accuracy`
     collapse       `three_phases`, `floors_by_task`, `agreement_of_sizes`, `collapse_depths`
+    forecast       `order_by_window`, `carried_over`
     lenses         `lens_panels`, `before_at_after`
     layers         `rank_by_layer`, `falls_by_layer`, `which_end_first`
     named          `named_estimates`
@@ -43,6 +44,7 @@ from emergence_lib.plotting.collapse import (
     floors_by_task,
     three_phases,
 )
+from emergence_lib.plotting.forecast import carried_over, order_by_window
 from emergence_lib.plotting.layers import falls_by_layer, rank_by_layer, which_end_first
 from emergence_lib.plotting.lenses import before_at_after, lens_panels
 from emergence_lib.plotting.named import named_estimates
@@ -61,6 +63,7 @@ from emergence_lib.plotting.scatters import scatter, scatter_groups
 from emergence_lib.plotting.style import (
     COMPONENT_COLOURS,
     DOMAIN_COLOURS,
+    FORECAST_COLOURS,
     GRADIENT_COLOURS,
     GUIDE,
     MIXER_COLOURS,
@@ -83,6 +86,7 @@ from emergence_lib.plotting.waiting import waits
 __all__ = [
     "COMPONENT_COLOURS",
     "DOMAIN_COLOURS",
+    "FORECAST_COLOURS",
     "GRADIENT_COLOURS",
     "GUIDE",
     "MIXER_COLOURS",
@@ -102,6 +106,7 @@ __all__ = [
     "attention_maps",
     "before_at_after",
     "bit_accuracy",
+    "carried_over",
     "collapse_depths",
     "concordances",
     "definition_map",
@@ -120,6 +125,7 @@ __all__ = [
     "measure_panels",
     "named_estimates",
     "one_emergence",
+    "order_by_window",
     "othello_board",
     "over_checkpoints",
     "probe_accuracy",

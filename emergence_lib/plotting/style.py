@@ -40,6 +40,8 @@ WAIT_COLOURS = {
 }
 TASK_COLOURS = {
     "linear map": OKABE_ITO["blue"],
+    "linear map, s = 2": OKABE_ITO["sky"],
+    "linear map, s = 4": OKABE_ITO["purple"],
     "linear map, bias": OKABE_ITO["green"],
     "cellular automata": OKABE_ITO["vermillion"],
 }
@@ -89,6 +91,11 @@ COMPONENT_COLOURS = {
 USEFULNESS_COLOURS = {
     "useful": OKABE_ITO["blue"],
     "useless": OKABE_ITO["vermillion"],
+}
+FORECAST_COLOURS = {
+    "loss": OKABE_ITO["black"],
+    "three lenses": OKABE_ITO["blue"],
+    "lenses and loss": OKABE_ITO["vermillion"],
 }
 GRADIENT_COLOURS = {
     "direct": OKABE_ITO["blue"],
