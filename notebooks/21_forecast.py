@@ -72,7 +72,8 @@ plotting.use_style()
 # end of the window) and three from the loss. The forecaster is a censored regression: the logarithm of
 # the waiting time is a weighted sum, and a query that was never learned counts as "at least this long".
 # Queries of one run resemble each other, so a run is either fitted on or tested on, never both, and the
-# strength of the penalty is chosen inside the fitted part alone.
+# strength of the penalty is chosen inside the fitted part alone. *Pairs in the right order* is the
+# [concordance](../book/glossary.md) of forecast and time.
 #
 # The window is half of the task's *plateau*: the median step at which a run learns its first query.
 #
