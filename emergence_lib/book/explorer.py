@@ -29,8 +29,8 @@ _BY_QUERY = {"loss": ("query_loss", 4), "alignment": ("alignment", 4), "rank": (
 
 
 def explorer_rows() -> pd.DataFrame:
-    """The recorded runs that the explorer shows; no row where nothing is recorded."""
-    return recorded_if_any(EXPLORER).rows
+    """The first recorded run of each condition; no row where nothing is recorded."""
+    return recorded_if_any(EXPLORER).rows.drop_duplicates("condition")
 
 
 def run_data(row: pd.Series) -> dict[str, Any]:

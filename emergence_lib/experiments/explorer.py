@@ -124,7 +124,7 @@ EXPLORER = Experiment(
         "smoke": (ExplorerGrid(("linear map",), steps=20, eval_every=10),),
         "quick": (ExplorerGrid(("linear map",), steps=1_000),),
         "cpu": (ExplorerGrid(),),
-        "paper": (ExplorerGrid(seeds=5, steps=10_000),),
+        "paper": (ExplorerGrid(seeds=5, steps=10_000, eval_every=150),),
     },
     run=run,
     schema=SCHEMA,
