@@ -181,6 +181,8 @@ Markdown(heads_evidence.more_than_enough_sentence(heads.rows))
 # second head already lies on the far side.
 #
 # ## Recorded: depth
+#
+# Of the paper only the direction is known to us, so there are no grey marks here.
 
 # %%
 depth = recorded_if_any(DEPTH)

@@ -215,10 +215,12 @@ Markdown(" ".join(found.rates_sentence(runs.rows, task) for task in found.TASK_N
 #
 # On automata with few rules weights between positions that never change are enough, and there the MLP-Mixer is
 # far ahead. The claim is about many rules: its half of the verdict rests on the automata with more of them.
+# There attention comes off the plateau first. Averaged over all steps, most of which are plateau, that is a
+# small difference, and the verdict says whether it is more than noise. No run gets half the way there.
 #
 # Recurrent mixers are no single kind. Those with a matrix state (Gated DeltaNet, RWKV, xLSTM) store what was at
 # a position and recall it by a key, much as attention does, and on the map they are about as soon. Those with a
-# diagonal state (Mamba, linear RNN) can only fade, and trail. On the automata none of the five gets far in the
+# diagonal state (Mamba, linear RNN) can only fade, and are later on average. On the automata none of the five gets far in the
 # steps given. Read the tables mixer by mixer before reading the claim about all of them.
 #
 # ## Limits

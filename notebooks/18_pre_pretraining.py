@@ -166,7 +166,7 @@ plt.show()
 #
 # - One downstream task, made for this purpose, instead of language. The literature's gains are on language, after
 #   many more steps.
-# - The sources are cut down as well: few kinds of brackets, small grids, a few hundred steps. How long to train on
+# - The sources are cut down as well: few kinds of brackets, small grids, short training. How long to train on
 #   a source was tried at two lengths only.
 # - Both tasks use the same learning rate, and the optimizer starts anew in between.
 #

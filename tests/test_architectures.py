@@ -200,10 +200,12 @@ def test_the_search_table_names_the_best_rate():
     assert "RWKV (Muon 0.02, AdamW 0.001, search: AdamW 0.003)" in rates_sentence(
         rows, "linear_map"
     )
-    assert rates_sentence(rows.drop(3), "linear_map").startswith("Run at another rate")
+    assert rates_sentence(rows.drop(3), "linear_map").startswith(
+        "Run on the linear map at another rate"
+    )
     assert "not recorded" in rates_sentence(rows, "cellular_automata")
     rows.loc[4, ["lr", "muon_lr"]] = [3e-3, math.nan]
-    assert rates_sentence(rows, "linear_map").startswith("Every final run has the rate")
+    assert rates_sentence(rows, "linear_map").startswith("Every final run on the linear map has")
     assert search_table(rows, "cellular_automata").empty
 
 

@@ -130,8 +130,9 @@ def rates_sentence(rows: pd.DataFrame, task: str) -> str:
         return f"The search on the {TASK_NAMES[task]}, or its final runs, are not recorded yet."
     other = [f"{NAMES[m]} ({final[m]}, search: {best[m]})" for m in both if final[m] != best[m]]
     if not other:
-        return "Every final run has the rate that the search found best for its mixer."
-    return f"Run at another rate than the search's best: {', '.join(other)}."
+        return f"Every final run on the {TASK_NAMES[task]} has the search's best rate of its mixer."
+    rates = ", ".join(other)
+    return f"Run on the {TASK_NAMES[task]} at another rate than the search's best: {rates}."
 
 
 def final_runs(rows: pd.DataFrame, task: str) -> pd.DataFrame:
@@ -339,7 +340,7 @@ def judge_recurrent_mixers(rows: pd.DataFrame) -> Verdict:
         better += sum(d.high < 0 for d in differences.values())
         n += int(final.mixer.isin([*mixers, "attention"]).sum())
         words = [f"{NAMES[m]} {with_interval(d, '+.3f')}" for m, d in differences.items()]
-        parts.append(f"{TASK_NAMES[task]}: {', '.join(words)}")
+        parts.append(f"on the {TASK_NAMES[task]}: {', '.join(words)}")
         total += len(mixers)
     if total < 3:
         return Verdict(
@@ -352,7 +353,7 @@ def judge_recurrent_mixers(rows: pd.DataFrame) -> Verdict:
     missing = "" if tasks == len(TASK_NAMES) else " Only one of the two tasks is recorded."
     return Verdict(
         status,
-        f"Excess loss minus attention's in nats. {'; '.join(parts)}. Of {total} comparisons "
+        f"Excess loss minus attention's in nats, {'; '.join(parts)}. Of {total} comparisons "
         f"{worse} are worse than attention and {better} better.{missing}",
         n,
     )
