@@ -159,8 +159,13 @@ Markdown(shuffled_sentence(runs.rows))
 #
 # The order of the phases is easy to satisfy: where the floor lies within the first steps, when nothing
 # can have been acquired yet, whatever is acquired later comes after it. So the order alone does not make
-# the collapse a precursor of *this* capability. The control with shuffled answers shows how much of it
-# needs something to learn, and the centred rank how much of it is a mean that moves.
+# the collapse a precursor of *this* capability. A model on shuffled answers has nothing to acquire: what
+# collapses there as well needs nothing to learn, and the sentence above says how much that is. Whether
+# the rank *comes back* is another matter, and that sentence counts it too. The centred rank shows how
+# much of the fall is a mean that moves.
+#
+# "Nearly everything is acquired" is about the length of a run as much as about the model: what the verdict
+# on B-9 lists as never acquired was not acquired by its last step.
 #
 # What does tell tasks apart is how deep the rank falls and how long it stays there. Where the answer
 # is one of a few tokens the floor is low from the start, in the untrained model too: compare the dashes
@@ -170,10 +175,10 @@ Markdown(shuffled_sentence(runs.rows))
 #
 # - Formats, levels, learning rate, batch and steps are ours. The levels are small enough for minutes of
 #   training, and the smallest have fewer than 130 different inputs: there, to learn is to memorise.
-# - The largest size recorded here is trained for fewer steps, and sizes have few seeds;
+# - The largest size of the recorded grid is trained for fewer steps, and larger sizes have few seeds;
 #   the [status page](../book/status.md) lists what is missing and the command that fills it.
 # - Muon trains the mixers' matrices. The control with AdamW alone, the paper's optimizer, is in the last
-#   figure.
+#   figure where it is recorded.
 # - RankMe is measured with 80 different sequences of each task-level, the paper's with 200, so it cannot
 #   exceed 80.
 #

@@ -144,10 +144,11 @@ plt.show()
 # ## What it means
 #
 # Three questions hide in "the pattern replicates", and the figures answer them apart. Whether the rank
-# *falls at first* is a matter of the untrained model: where it starts low there is nothing to collapse,
-# and prompts that all end with the same word start low. Whether it *comes back* says that the model
-# tells more inputs apart than before, which any learning does. Whether either is *about a capability*
-# is what the controls decide: a floor that prompts and control prompts share is not.
+# *falls at first*: it does where the first thing to learn is the same for all inputs, such as which tokens
+# are frequent. Whether it *comes back* says that the model tells more inputs apart again, which any
+# learning does. Whether either is *about a capability* is what the controls decide: a floor that prompts
+# and control prompts share is about the form of the text. Prompts of different forms have their floors
+# at different steps, and a comparison with texts alone would take that for a sign.
 #
 # The verdict cannot be more than "partly", because its third part needs a model that learns a hard
 # reasoning task. The paper found its own by screening: seven probes without a gap, then seven more, of
