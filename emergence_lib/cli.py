@@ -126,7 +126,7 @@ PARAMETER = click.option(
 @click.argument("notebook")
 @PARAMETER
 @click.option("--profile", help="Short for -p profile PROFILE.")
-@click.option("--output", type=click.Path(path_type=Path), help="File or folder of the executed copy.")
+@click.option("--output", type=click.Path(path_type=Path), help="File or folder for the copy.")
 def run(
     notebook: str, given: Sequence[tuple[str, str]], profile: str | None, output: Path | None
 ) -> None:
@@ -190,6 +190,7 @@ def sweep(
     """
     from concurrent.futures import ThreadPoolExecutor
 
+    from emergence_lib import executors
     from emergence_lib import sweep as sweeps
     from emergence_lib.provenance import require_device
     from emergence_lib.status import profile_status
@@ -203,12 +204,12 @@ def sweep(
     todo = store.missing(chosen.points(profile))[:limit]
     if todo:
         store.require_writable()  # before a plan that could not be kept
-    workers = workers or sweeps.cores()
+    workers = workers or executors.cores()
     click.echo(sweep_plan(before, len(todo), workers))
     if not todo:
         return
     started = time.monotonic()
-    pool = ThreadPoolExecutor(workers) if executor == "thread" else sweeps.local_executor(workers)
+    pool = ThreadPoolExecutor(workers) if executor == "thread" else executors.LocalExecutor(workers)
     with pool:
         sweeps.sweep(chosen, todo, store=store, executor=pool, profile=profile, device=device)
     if compact:

@@ -9,38 +9,31 @@ leaves claimed ones for the end, and computes those only if their owner died.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import uuid
 from collections.abc import Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import torch
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from emergence_lib.errors import EmergenceError, ParameterError, StoreError
+from emergence_lib.errors import EmergenceError, StoreError
+from emergence_lib.executors import InlineExecutor, LocalExecutor
 from emergence_lib.experiments.base import Experiment, Point
 from emergence_lib.provenance import provenance, require_device
 from emergence_lib.store import Store, check_columns, unusable
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt(3)
 _LINE_EVERY = 10.0  # seconds between progress lines where there is no terminal
+_START_SECONDS = 5.0  # that a worker process takes to import this library
 
 
 class SweepError(EmergenceError):
@@ -53,41 +46,6 @@ class SweepError(EmergenceError):
     def __init__(self, message: str, failures: list[tuple[Point, str]]) -> None:
         self.failures = failures
         super().__init__(message)
-
-
-class LocalExecutor(ProcessPoolExecutor):
-    """Processes on this machine, one torch thread each, that end when their parent does.
-
-    Args:
-        workers: how many; None is one for every core this process may use.
-
-    Raises:
-        ParameterError: fewer than one worker.
-    """
-
-    def __init__(self, workers: int | None = None) -> None:
-        if workers is not None and workers < 1:
-            raise ParameterError("workers", workers, "a positive integer")
-        # spawn: forking a process whose torch or BLAS threads are running can deadlock.
-        context = get_context("spawn")
-        # The parent holds the only writing end, so a worker sees the pipe close when it dies.
-        lifeline, self._lifeline = context.Pipe(duplex=False)
-        super().__init__(workers or cores(), context, _start_worker, (lifeline,))
-
-    def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
-        """As any executor's. Workers start here, deaf to Ctrl-C, which their parent handles."""
-        with _sigint_deferred():  # a new process inherits this from its first moment
-            return super().submit(*arguments, **named)
-
-    def abandon(self) -> None:
-        """End the workers now. Points in flight are lost."""
-        self._lifeline.close()
-        self.shutdown(wait=True, cancel_futures=True)
-
-
-def local_executor(workers: int | None = None) -> LocalExecutor:
-    """The default executor of `sweep`: see `LocalExecutor`."""
-    return LocalExecutor(workers)
 
 
 def sweep(
@@ -107,7 +65,8 @@ def sweep(
         store: where points are recorded; its folder must be visible to the workers. None keeps
             nothing beyond the returned rows.
         executor: any `concurrent.futures.Executor`: processes, threads, or a cluster's, such as
-            Dask's ``Client.get_executor()``; None is `local_executor()`.
+            Dask's ``Client.get_executor()``; None is `LocalExecutor`, or `InlineExecutor` for
+            points that take less time than starting its processes.
         profile: recorded with each row as the profile that asked for it.
         device: passed on to the experiment: "cpu", "cuda", "cuda:1", …
         progress: a bar on a terminal, a line now and then elsewhere, nothing in a notebook.
@@ -130,13 +89,23 @@ def sweep(
         if missing := store.missing(points):
             store.require_writable()
             if executor is None:
-                executor = stack.enter_context(local_executor())
+                brief = _are_brief(experiment, missing)
+                executor = stack.enter_context(InlineExecutor() if brief else LocalExecutor())
             # Only what a worker needs travels: judges need not be picklable.
             slim = replace(experiment, profiles={}, judges={})
             job = _Job(slim, store.root.resolve(), profile, device, owner=uuid.uuid4().hex)
             bar = _Progress(experiment.name, len(points), len(points) - len(missing), progress)
             _compute(job, missing, store, executor, bar)
         return store.rows(points)
+
+
+def _are_brief(experiment: Experiment, points: list[Point]) -> bool:
+    """Whether a profile names all of these points, and estimates them below a process's start."""
+    return any(
+        seconds * len(points) < _START_SECONDS
+        and {p.key for p in points} <= {p.key for p in experiment.points(profile)}
+        for profile, seconds in experiment.seconds.items()
+    )
 
 
 def _compute(
@@ -286,44 +255,6 @@ def _claim_path(job: _Job, point: Point) -> Path:
 _store = cache(Store)  # one a worker, so that a merged file is read once
 
 
-def _start_worker(lifeline: Connection) -> None:
-    """Prepare a local worker process."""
-    torch.set_num_threads(1)
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):  # not in musl
-        # Keep freed blocks: by default each step maps its activations anew and faults every page,
-        # a sixth of the time of the small models here.
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-    def follow_parent() -> None:
-        lifeline.poll(None)  # returns when the parent closes its end or dies
-        os._exit(1)
-
-    threading.Thread(target=follow_parent, daemon=True).start()
-
-
-@contextmanager
-def _sigint_deferred() -> Iterator[None]:
-    """Ctrl-C takes effect after the block. Processes that start in it stay deaf to it."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    # The mask alone will not do: a thread of a library takes the signal instead, and Python then
-    # interrupts the main thread, maybe between a worker's start and its instructions.
-    arrived: list[int] = []
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda n, _: arrived.append(n)) if in_main else None
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
-        if arrived:
-            signal.raise_signal(signal.SIGINT)
-
-
 def _sweep_error(job: _Job, unfinished: list[tuple[Point, _Outcome]], store: Store) -> SweepError:
     name = job.experiment.name
     failures = [(p, outcome.message) for p, outcome in unfinished if outcome.status == "failed"]
@@ -389,10 +320,3 @@ class _Progress:
 
     def close(self) -> None:
         self.bar.close()
-
-
-def cores() -> int:
-    """Cores this process may use: the workers of `local_executor` by default."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -15,7 +15,7 @@ MODULES = sorted(LIBRARY.rglob("*.py"))
 # From the bottom up. A room imports only rooms below its own line.
 LAYERS = (
     {"errors", "files"},
-    {"arguments", "provenance"},
+    {"arguments", "provenance", "executors"},
     {"tasks", "models"},
     {"training"},
     {"analysis"},

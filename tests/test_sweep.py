@@ -15,6 +15,7 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -26,9 +27,10 @@ from fake_experiments import FakeGrid, computed, make
 
 import emergence_lib.provenance as provenance_module
 from emergence_lib.errors import ParameterError, StoreError
+from emergence_lib.executors import LocalExecutor
 from emergence_lib.provenance import provenance, require_device
 from emergence_lib.store import Store
-from emergence_lib.sweep import SweepError, local_executor, sweep
+from emergence_lib.sweep import SweepError, sweep
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def threads():
 
 @pytest.fixture(scope="module")
 def processes():
-    with local_executor(2) as executor:
+    with LocalExecutor(2) as executor:
         yield executor
 
 
@@ -100,7 +102,7 @@ def test_nothing_missing_starts_no_worker(tmp_path, threads):
 @pytest.mark.parametrize("workers", [0, -1])
 def test_a_worker_is_needed(workers):
     with pytest.raises(ParameterError, match=f"workers={workers}"):
-        local_executor(workers)
+        LocalExecutor(workers)
 
 
 # --- failures ------------------------------------------------------------------------------------
@@ -190,11 +192,12 @@ SCRIPT = """
 import sys
 from fake_experiments import FakeGrid, area, make
 from emergence_lib.store import Store
-from emergence_lib.sweep import local_executor, sweep
+from emergence_lib.executors import LocalExecutor
+from emergence_lib.sweep import sweep
 if __name__ == "__main__":
     root, log, n = sys.argv[1:]
     try:
-        with local_executor(1) as executor:
+        with LocalExecutor(1) as executor:
             points = FakeGrid(int(n), log=log).points()
             sweep(make(area), points, store=Store(root), executor=executor)
     except KeyboardInterrupt as interrupt:
@@ -312,6 +315,38 @@ def test_two_sweeps_at_once_share_the_work(tmp_path, log):
     assert [s.result() for s in sweeps] == [list(range(9, 33))] * 2
     assert computed(log) == dict.fromkeys(range(24), 1)
     assert [p for p in (tmp_path / "results" / ".locks").rglob("*") if p.is_file()] == []
+
+
+# --- brief work ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "here"), [(1.0, True), (3.0, False)])
+def test_points_that_take_less_than_starting_a_process_are_computed_in_this_one(log, seconds, here):
+    grid = FakeGrid(2, log=str(log))
+    experiment = replace(make(fakes.area), profiles={"smoke": (grid,)}, seconds={"smoke": seconds})
+    threads = torch.get_num_threads()
+    assert sweep(experiment, grid.points()).area.tolist() == [9, 10]
+    pids = {int(path.name.split("-")[1]) for path in log.iterdir()}
+    assert (pids == {os.getpid()}) == here
+    assert torch.get_num_threads() == threads
+
+
+def test_points_of_no_profile_are_never_brief(log):
+    grid = FakeGrid(1, log=str(log))
+    experiment = replace(make(fakes.area), seconds={"smoke": 0.0})
+    sweep(experiment, grid.points())
+    assert {path.name.split("-")[1] for path in log.iterdir()} != {str(os.getpid())}
+
+
+def test_ctrl_c_during_brief_work_keeps_what_was_computed(tmp_path):
+    grid = FakeGrid(4)
+    experiment = replace(
+        make(fakes.interrupts_at_two), profiles={"smoke": (grid,)}, seconds={"smoke": 0.1}
+    )
+    store = Store(tmp_path)
+    with pytest.raises(KeyboardInterrupt, match="2 of 4 points were computed and are kept"):
+        sweep(experiment, grid.points(), store=store)
+    assert len(store.missing(grid.points())) == 2
 
 
 # --- what is said --------------------------------------------------------------------------------
