@@ -155,7 +155,8 @@ forecast_evidence.runs_table(runs.rows).style.hide(axis="index")
 # - Four tasks, two of them harder and easier versions of a third; small models; a handful of runs each.
 # - Levels and changes at the end of a window are simple features. A forecaster that reads the whole curve
 #   may do better, and would need more runs.
-# - Where a plateau is the unit, it has to be known, also on the task that is tested on.
+# - Where a plateau is the unit, it has to be known, also on the task that is tested on. It ends with the
+#   first of eight queries, so half of it is early in a linear map, before its rates are warmed up.
 # - Queries that the model cannot learn at all are censored, and are rightly ordered if forecast last.
 # - The penalty's three strengths, the windows and the features were fixed before the first result and not
 #   tuned afterwards. Many pairs, windows and sets are looked at: of forty intervals that know nothing, one

@@ -160,15 +160,14 @@ def test_what_holds_on_both_tasks_carries_over_and_what_is_reversed_is_said(tell
     lenses = table[(table["set"] == "three lenses") & (table["unit"] == "plateaus")]
     assert len(lenses) == 2
     assert all(within.low > 0.5 for within in lenses["within"])
+    carries = "in plateaus.** The order of a run's queries carries over across tasks in"
     said = evidence.transfer_words(table)
-    assert (
-        "Three lenses, in plateaus.** The order of a run's queries carries over in 2 of 2" in said
-    )
-    assert "Loss, in plateaus.** The order of a run's queries carries over in 0 of 2" in said
+    assert f"Three lenses, {carries} 2 of 2" in said
+    assert f"Loss, {carries} 0 of 2" in said
     other = pd.concat([telling, made("cellular automata", signal=-0.3, seed=1)])
     said = evidence.transfer_words(evidence.transfers(other))
     line = next(line for line in said.splitlines() if "Three lenses, in plateaus" in line)
-    assert "it is reversed in 2 of 2" in line
+    assert "it is reversed across tasks in 2 of 2" in line
 
 
 def test_plateaus_make_tasks_of_different_speed_alike(telling):
@@ -179,6 +178,7 @@ def test_plateaus_make_tasks_of_different_speed_alike(telling):
     )
     table = evidence.transfers(pd.concat([telling, slow]))
     lenses = table[(table["set"] == "three lenses") & (table["source"] == "linear map")]
+    assert "between difficulties in 2 of 2," in evidence.transfer_words(table)
     factor = lenses.set_index("unit")["factor"]
     assert factor["plateaus"] < 1.3
     assert factor["steps"] > 2

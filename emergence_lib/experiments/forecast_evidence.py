@@ -270,19 +270,28 @@ def transfer_words(table: pd.DataFrame) -> str:
         return "Two tasks with enough runs are needed before anything can be carried over."
     parts = []
     for (unit, name), lines in table.groupby(["unit", "set"], sort=False):
-        pairs = lines["source"] + " → " + lines["target"]
-        ordered = pairs[[within.low > 0.5 for within in lines["within"]]]
-        reversed_ = pairs[[within.high < 0.5 for within in lines["within"]]]
-        closer = pairs[lines["factor"] < lines["baseline"]]
+        closer = lines[lines["factor"] < lines["baseline"]]
         parts.append(
             f"- **{str(name).capitalize()}, in {unit}.** The order of a run's queries carries over "
-            f"in {_of(ordered, len(lines))}, with an interval above one half; it is reversed in "
-            f"{_of(reversed_, len(lines))}. The median forecast is off by a factor of "
-            f"{lines['factor'].median():.1f}, the source's mean alone by "
-            f"{lines['baseline'].median():.1f}; the forecast is closer than that mean in "
-            f"{_of(closer, len(lines))}."
+            f"{_kinds(lines, [within.low > 0.5 for within in lines['within']])}, with an interval "
+            f"above one half; it is reversed "
+            f"{_kinds(lines, [within.high < 0.5 for within in lines['within']])}. The median "
+            f"forecast is off by a factor of {lines['factor'].median():.1f}, the source's mean "
+            f"alone by {lines['baseline'].median():.1f}; the forecast is closer than that mean in "
+            f"{len(closer)} of {len(lines)}."
         )
     return "\n".join(parts)
+
+
+def _kinds(lines: pd.DataFrame, holds: Sequence[bool]) -> str:
+    """In how many pairs it holds: those of two difficulties of one task, and those of two tasks."""
+    families = [[name.partition(",")[0] for name in lines[side]] for side in ("source", "target")]
+    same = np.array([one == other for one, other in zip(*families, strict=True)])
+    true = np.array(holds)
+    kinds = {"between difficulties": same, "across tasks": ~same}
+    return " and ".join(
+        f"{kind} in {(true & of).sum()} of {of.sum()}" for kind, of in kinds.items() if of.any()
+    )
 
 
 def _of(names: Collection[str], n: int) -> str:
