@@ -208,12 +208,23 @@ Markdown(found.influence_sentence(runs.rows))
 # ## What it means
 #
 # Usefulness for the next token is not what decides whether a feature is there. In plain training two
-# other reasons to compute it are at work, and the ablations take them away one at a time. Where the
-# feature is useful at some position with the same weights, sharing suffices. Where it is useful only as a
-# step on the way for a later position, as "the token before is a 0" is, it takes pre-caching.
+# other reasons to compute it are at work, and the ablations take them away one at a time.
 #
-# The integrated influences tell the same story without an ablation, in the very run whose features are
-# explained. They are first-order: the parts add up to the mismatch only as far as steps are small.
+# In Majority there is little left to build at the input positions: the untrained model reads the feature
+# nearly as well as the trained one, so the question becomes what *keeps* it readable. In the recorded runs
+# that is pre-caching. Models that train without it read the feature worse than before training, whether
+# they share weights or not, and models that do not share keep it. That sharing alone carries a feature
+# there, as the paper reports, is not what these runs show.
+#
+# In Conditioned Majority the feature serves only as a step on the way: no position predicts from it, later
+# ones count with it. Every way of training raises $r$ over the untrained model, but at unit scale only
+# those with pre-caching keep what random weights had, and only those learn the task.
+#
+# The integrated influences answer another question. They ask what flowed through *one* residual vector;
+# the shared part holds all the rest, also what is pre-cached at other positions into the same weights. So
+# a small pre-cached part at a site does not contradict an ablation that takes pre-caching away everywhere.
+# They are first-order, and add up to the mismatch only as far as steps are small: where the sentence above
+# has a sum far from 1, single parts say little.
 #
 # ## Limits
 #
@@ -224,7 +235,7 @@ Markdown(found.influence_sentence(runs.rows))
 # - Muon takes full steps even where the gradient is noise. With neither mechanism the weights of the input
 #   positions follow coin tosses and wander, which can make single positions more readable by accident.
 # - Influences are followed in two seeds and at four positions of each task. Muon's steps do not split into
-#   parts, so those of Conditioned Majority are from runs with Adam and larger initial weights.
+#   parts, so those of Conditioned Majority are from runs with Adam, larger initial weights and 800 steps.
 # - A probe's gain is read at the best layer, which favours neither side of a comparison but is not a
 #   single place in the model.
 # - An untied model has twice the weights. It is given as much data as the others.

@@ -11,12 +11,14 @@
 #
 # > **Claim.** A model of Othello games represents discs that are useless for the next move, but worse than
 # > useful ones (C-5). The direct part of the gradient builds only useful squares; the pre-cached and the
-# > shared part build useless ones (C-6). > **Evidence.** Linear probes for the owner of every square,
-# > useful and useless squares apart, over layers; the influence of each part of the gradient over
-# > training, with intervals over runs, squares, positions and games. The verdicts, computed from the
-# > recorded runs, follow below. > **Control.** The same probes on the model before training; the likelier
-# > owner of each square without any model; a disc turned over inside the model, along the probe's
-# > direction and along a random one.
+# > shared part build useless ones (C-6).
+# >
+# > **Evidence.** Linear probes for the owner of every square, useful and useless squares apart, over
+# > layers; the influence of each part of the gradient over training, with intervals over runs, squares,
+# > positions and games. The verdicts, computed from the recorded runs, follow below.
+# >
+# > **Control.** The same probes on the model before training; the likelier owner of each square without
+# > any model; a disc turned over inside the model, along the probe's direction and along a random one.
 #
 # Source: paper C, [Rofin et al.](../book/references.md#rofin2026), section on Othello. The game as a test
 # of world models is due to [Li et al.](../book/references.md#li2023), linear probes of "mine" and "theirs"
@@ -148,13 +150,15 @@ Markdown(found.intervention_sentence(runs.rows))
 #
 # Influence is about causes during training, and it is linear: what a step of each part does to the
 # read-out, to first order. Steps are not small, so the first order overstates: the three parts together
-# come to several times the mismatch that there was to remove (both are in the verdict). Read the parts
+# come to many times the mismatch that there was to remove (both are in the verdict). Read the parts
 # against each other, not as shares of the read-out. And note what the shared part holds: all that other
 # positions teach the same weights, among them the same square at positions at which it is useful.
 #
 # Nor is the direct part blind to discs that are useless in a game. It is defined by layer and position, and
 # at the same position the same disc is useful in other games of the batch: what their predictions teach the
-# weights there serves all games.
+# weights there serves all games. The paper's sharp line, direct for useful squares only, is not seen here.
+# Neither is a pre-cached part: its intervals over runs include 0 on both kinds of square. That does not
+# say that nothing is pre-cached, since what is pre-cached at other positions counts as shared.
 #
 # ## Limits
 #

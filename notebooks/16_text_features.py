@@ -174,6 +174,9 @@ plt.show()
 # there. A feature may be readable after myopic training and yet be pre-cached in plain training: the
 # probe shows only that another source was enough.
 #
+# Nor does the pre-cached part stand out where it was expected: on the place in the story its sign differs
+# from run to run. As with the other features, most of what moves the read-out is shared.
+#
 # The shared part is the largest by its definition: a site is one position of one layer, and what the other
 # 63 positions teach the same weights counts as shared, their own direct parts among them. So "mostly
 # direct" can only mean direct against pre-cached here. That reading is the one that the verdict calls
@@ -183,11 +186,13 @@ plt.show()
 #
 # - The paper's model has 4 layers of width 128 and sees 16 million tokens of TinyStories. Ours has 3 layers
 #   of width 64 and sees 0.8 million of a generated language. Its grammar is simpler than English.
-# - Tags and labels are ours, named after the paper's, not spaCy's.
+# - Tags and labels are ours, named after the paper's, not spaCy's. The `paper` profile takes TinyStories
+#   and spaCy's labels (`tasks.tinystories`, with the extra `stories` installed); it is not recorded.
 # - Influence is measured at one training step in twenty, each standing for the next ones, with Adam's
 #   moments kept over the measured steps; at four positions of the ten that probes read. It is linear, and
 #   with the learning rate used here single steps overshoot: the parts sum to more than the mismatch there
-#   was. Signs and proportions are what to read.
+#   was. Signs and proportions are what to read. One of the recorded runs overshoots far more than the
+#   others, which is what widens the interval of its shared part.
 # - Windows may hold the end of one story and the beginning of the next, about one in five does. There the
 #   place in the story can be counted from the end-of-text token.
 #

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from emergence_lib.analysis.sparse_autoencoder import SparseAutoencoder
-from emergence_lib.errors import ParameterError
+from emergence_lib.errors import ParameterError, UnknownNameError
 from emergence_lib.experiments import q_ratio_cell
 from emergence_lib.experiments.q_ratio import Q_RATIO, QRatioGrid
 from emergence_lib.experiments.q_ratio_cell import (
@@ -20,6 +20,8 @@ from emergence_lib.experiments.q_ratio_cell import (
     squared_gradient_ratio,
 )
 from emergence_lib.experiments.q_ratio_evidence import (
+    TAILS,
+    TRUTHS,
     correlations,
     judge_extremes_are_formal,
     judge_look_ahead,
@@ -32,9 +34,17 @@ from emergence_lib.experiments.q_ratio_evidence import (
     spread_table,
     spreads,
     steered,
+    tails,
+)
+from emergence_lib.experiments.q_ratio_models import model_from
+from emergence_lib.experiments.q_ratio_models_evidence import (
+    by_model,
+    pocket_sentence,
+    spread_over_latents,
 )
 from emergence_lib.experiments.text_cell import TextCell
 from emergence_lib.models import ModelConfig, Transformer
+from emergence_lib.tasks import ConditionedMajority
 from emergence_lib.tasks.corpus import pocket_tokenizer
 
 torch.set_num_threads(1)
@@ -114,8 +124,53 @@ def test_impossible_grids_name_their_parameter(changes, name):
 
 
 def test_no_column_is_a_parameter_too():
-    (point, *_) = Q_RATIO.points("smoke")
-    assert not set(point.params) & set(Q_RATIO.schema)
+    for profile in ("smoke", "cpu", "paper"):
+        for point in Q_RATIO.points(profile):
+            assert not set(point.params) & set(Q_RATIO.schema)
+
+
+TINY = {"seeds": 1, "n_latents": 24, "k": 4, "sae_steps": 4, "n_windows": 8, "n_examples": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_text", "is_followed"),
+    [
+        ({"corpus": "majority", "steps": 4, "batch_size": 4, "track_every": 2}, False, True),
+        ({"corpus": "pocket 442k"}, True, False),
+    ],
+)
+def test_toys_and_the_pocket_suite_leave_out_what_they_have_not(changes, has_text, is_followed):
+    (point,) = QRatioGrid(**TINY | changes).points()
+    row = Q_RATIO.run(point, "cpu")
+    Q_RATIO.check_row(row)
+    for name in ("code", "prose", "story", "steered_code", "steered_punctuation"):
+        assert (row[name] is not None) == has_text
+    for name in ("influence_direct", "influence_precached"):
+        assert (row[name] is not None) == is_followed
+    known = [name for name in ("n", "q_sum", "ratio_final", "ratio_training") if row[name]]
+    assert len(known) == 4
+    assert ("drawn majority" in row["sources"]) == (not has_text)
+    if not is_followed:
+        assert row["final_loss"] < 3  # a trained model, read from what the book ships
+    one = latents(pd.Series({**point.params, "seed": 0, **row}))
+    assert set(one.columns) >= {"ln_q", "influence_share", "domain", "ahead_1"}
+
+
+def test_the_models_are_what_the_grid_says():
+    toy = QRatioGrid(corpus="conditioned_majority").cell()
+    assert toy.task() == ConditionedMajority()
+    assert (toy.n_layers, toy.window) == (2, 20)
+    assert model_from(toy.params()) == toy
+    suite = QRatioGrid(corpus="pocket 1.2m").cell()
+    assert suite.params() == {"corpus": "pocket 1.2m"}
+    assert (suite.n_layers, suite.window) == (6, 128)
+    assert model_from(suite.params()) == suite
+    assert (
+        QRatioGrid().cell().params()
+        == TextCell("pile", steps=800, lr=2e-3, track_every=40).params()
+    )
+    with pytest.raises(UnknownNameError, match=r"pocket 1\.2m"):
+        QRatioGrid(corpus="pocket 1.2b")
 
 
 # --- verdicts -------------------------------------------------------------------------------------
@@ -149,6 +204,7 @@ def rows(
         share = np.tanh(influence * z + noise[1])
         made.append(
             {
+                "corpus": "pile",
                 "seed": seed,
                 "unexplained": 0.1,
                 "active": 8.0,
@@ -198,6 +254,50 @@ def test_q_is_held_against_gradients_and_influence(given, status):
 )
 def test_the_spread_of_q_is_compared_between_domains(spread, status):
     assert judge_extremes_are_formal(rows(spread=spread)).status == status
+
+
+def test_every_model_with_enough_runs_is_judged_and_others_are_shown():
+    toy = rows(truth=0.0).assign(corpus="majority")
+    for name in ("code", "prose", "story", "steered_code", "steered_punctuation"):
+        toy[name] = None
+    suite = rows(n=1).assign(corpus="pocket 442k", influence_direct=None, influence_precached=None)
+    verdict = judge_q_is_the_ratio(pd.concat([rows(), toy, suite], ignore_index=True))
+    assert (verdict.status, verdict.n) == ("partly", 10)
+    assert "Toy (Majority)" in verdict.evidence
+    assert "shown, not judged" in verdict.evidence
+    assert judge_q_is_the_ratio(pd.concat([rows(), suite])).status == "reproduced"
+    assert judge_q_is_the_ratio(suite).status == "not tested here"
+    assert judge_q_is_the_ratio(toy).status == "not reproduced"
+    assert latents(toy.iloc[0]).domain.unique().tolist() == [""]
+    # The other claims rest on the language model that is trained here alone.
+    for judge in (judge_extremes_are_formal, judge_steering, judge_look_ahead):
+        assert judge(pd.concat([rows(), toy, suite])) == judge(rows())
+        assert judge(toy).status == "not tested here"
+    # A toy's latents move predictions less: the filter is lower there.
+    weak = toy.iloc[0].copy()
+    weak["immediate"], weak["later"] = [0.001] * 90, [0.001] * 90
+    assert len(latents(weak)) == 90
+    weak["corpus"] = "pile"
+    assert len(latents(weak)) == 0
+
+
+def test_the_tails_of_q_and_the_models_are_told_apart():
+    made = rows(spread=(3.0, 0.1, 0.1))
+    share = tails(made).set_index("tail").value
+    assert list(share.index) == list(TAILS)
+    assert share["lowest fifth"] > 0.6 > 0.3 > share["middle"]
+    assert share["highest fifth"] > 0.6
+    assert tails(made.iloc[:0]).value.isna().all()
+    toy = rows(truth=-1.0).assign(corpus="majority", code=None, prose=None, story=None)
+    table = by_model(pd.concat([made, toy])).set_index(["model", "truth"]).value
+    assert table["small language model", TRUTHS["ratio_final"]] > 0.7
+    assert table["toy (Majority)", TRUTHS["ratio_final"]] < -0.7
+    assert by_model(made.iloc[:0]).empty
+    spread = spread_over_latents(made.iloc[0])
+    assert spread["code"].low < 3 < spread["code"].high
+    assert spread["prose"].high < 0.2
+    assert "No model" in pocket_sentence(made)
+    assert "442k" in pocket_sentence(made.assign(corpus="pocket 442k"))
 
 
 def test_domains_with_few_latents_are_not_compared():

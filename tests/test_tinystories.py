@@ -175,7 +175,7 @@ def test_the_experiment_on_text_takes_it(stories, monkeypatch):
     )
     batch = cell.task().sample(2, torch.Generator().manual_seed(0))
     assert set(batch.labels) >= {"part_of_speech", "role", "token_index", "story_position"}
-    said = made_from(cell)
+    said = made_from(cell.task())
     assert "TinyStories-train.txt" in said
     assert stories not in said  # a record names no folder of this machine
     with pytest.raises(UnknownNameError, match="pile"):

@@ -7,7 +7,8 @@ Gemma-2-2b with a Gemma Scope autoencoder of layer 15. That part reads through t
 
 Here a model of 3 layers is trained on PocketPile, whose tokens are labelled code, prose or story,
 and an autoencoder on its residual stream. That the model is small is what allows the check that the
-paper lacks: the gradients of every training step are at hand.
+paper lacks: the gradients of every training step are at hand. The check is made on a toy task too,
+and on the largest model of the pocket suite whose checkpoints the book ships (`q_ratio_models`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from emergence_lib.experiments.q_ratio_evidence import (
     judge_q_is_the_ratio,
     judge_steering,
 )
-from emergence_lib.experiments.text_cell import TextCell, made_from
+from emergence_lib.experiments.q_ratio_models import Model, model_from, model_of
+from emergence_lib.experiments.text_cell import made_from
 from emergence_lib.tasks.base import require_int
 
 
@@ -40,6 +42,8 @@ class QRatioGrid(Grid):
 
     Args:
         seeds: runs.
+        corpus: the model, of `q_ratio_models.CORPORA`. One of the pocket suite has its own
+            training, and of the next line only the latents' part counts; a toy has two layers.
         n_layers, d_model, steps, batch_size, lr, track_every: of `TextCell`.
         n_latents, k: of the autoencoder, and latents it keeps a token.
         sae_steps: training steps of the autoencoder.
@@ -48,9 +52,11 @@ class QRatioGrid(Grid):
 
     Raises:
         ParameterError: a value of the wrong type or out of range.
+        UnknownNameError: no such corpus.
     """
 
     seeds: int = 5
+    corpus: str = "pile"
     n_layers: int = 3
     d_model: int = 64
     steps: int = 800
@@ -72,9 +78,9 @@ class QRatioGrid(Grid):
             require_int(name, getattr(self, name), 1)
         self.cell().validate()
 
-    def cell(self) -> TextCell:
-        return TextCell(
-            "pile",
+    def cell(self) -> Model:
+        return model_of(
+            self.corpus,
             n_layers=self.n_layers,
             d_model=self.d_model,
             steps=self.steps,
@@ -98,7 +104,7 @@ def run_point(point: Point, device: str) -> dict[str, Any]:
     params = dict(point.params)
     of_latents = {name: params.pop(name) for name in ("n_latents", "k", "sae_steps", "n_windows")}
     n_examples = params.pop("n_examples")
-    cell = TextCell(**params)
+    cell = model_from(params)
     run = cell.train(point.seed, device)
     found = find_latents(cell, run, point.seed, **of_latents)
     loss = run.metric("loss")
@@ -106,7 +112,7 @@ def run_point(point: Point, device: str) -> dict[str, Any]:
         "eval_steps": loss.index.tolist(),
         "eval_loss": rounded(loss.to_numpy(), 5),
         "final_loss": float(loss.iloc[-1]),
-        "sources": made_from(cell),
+        "sources": made_from(cell.task()),
         **quality_columns(found),
         **latent_columns(cell, run, found, point.seed, n_examples),
     }
@@ -130,12 +136,17 @@ Q_RATIO = Experiment(
                 n_examples=8,
             ),
         ),
-        "cpu": (QRatioGrid(),),
+        "cpu": (
+            QRatioGrid(),
+            QRatioGrid(corpus="majority", steps=600, batch_size=64, track_every=20),
+            QRatioGrid(seeds=1, corpus="pocket 442k", sae_steps=1_000),
+        ),
         "paper": (
             QRatioGrid(
                 n_layers=6, d_model=256, steps=10_000, batch_size=64, track_every=100,
                 n_latents=4_096, k=32, sae_steps=10_000, n_windows=4_000, n_examples=32,
             ),
+            QRatioGrid(corpus="pocket 1.2m", n_latents=1_024, k=16, sae_steps=10_000),
         ),
     },
     run=run_point,
@@ -153,9 +164,11 @@ Q_RATIO = Experiment(
         "q_sum": "list [latent] of float or null: ratio of the sums",
         "ratio_final": "list [latent] of float or null: squared pre-cached over direct gradient",
         "ratio_training": "list [latent] of float or null: the same, summed over checkpoints",
-        "influence_direct": "list [latent] of float: integrated influence (Adam) on the read-out",
-        "influence_precached": "list [latent] of float: the same for the pre-cached part",
-        "code": "list [latent] of float or null: share of activation on code, domains balanced",
+        "influence_direct": "list [latent] of float or null: integrated influence (Adam) on the "
+        "read-out; null as a whole where training is not followed",
+        "influence_precached": "the same for the pre-cached part",
+        "code": "list [latent] of float or null: share of activation on code, domains balanced; "
+        "null as a whole in a toy task, as the other domains and steering",
         "prose": "list [latent] of float or null: on prose",
         "story": "list [latent] of float or null: on stories",
         "alignment": f"list [ahead {AHEAD}][latent] of float: with the look-ahead map, 1 is random",

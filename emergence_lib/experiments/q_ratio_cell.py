@@ -1,4 +1,4 @@
-"""A small language model taken apart into latents: Q of each, and what Q is meant to stand for.
+"""A small model taken apart into latents: Q of each, and what Q is meant to stand for.
 
 Q of a latent is a ratio of KLs (later predictions over the one at hand), measured on the finished
 model. It is held against three measures of what it stands for, the pre-cached over the direct part
@@ -39,6 +39,7 @@ from emergence_lib.analysis.features import (
 )
 from emergence_lib.analysis.gradients import residual_gradients
 from emergence_lib.analysis.sparse_autoencoder import SparseAutoencoder, fit, train_topk
+from emergence_lib.experiments.q_ratio_models import Model, ToyModel
 from emergence_lib.experiments.text_cell import TextCell, integrated
 from emergence_lib.models import Transformer
 from emergence_lib.tasks.base import Batch
@@ -47,19 +48,18 @@ from emergence_lib.tasks.corpus_sources import DOMAINS
 from emergence_lib.training import Run
 from emergence_lib.training.train import step_generator
 
-HOOK_LAYER = 1
-"""Latents are those of the residual stream after the first block, so that two blocks follow in
-which later positions can read them."""
-
-LEAST_KL = 0.05
-"""Mean total KL in nats below which a latent is left out (paper C)."""
+LEAST_KL, LEAST_KL_IN_TOYS = 0.05, 0.0001
+"""Mean total KL in nats below which a latent is left out: the paper's, and ours in toy tasks, where
+no single token decides much."""
 
 AHEAD = (1, 2, 3, 5)
 """Distances of the look-ahead maps; 1 is the model's own next token, the control."""
 
-FOLLOWED = (16, 28, 40)
+FOLLOWED, FOLLOWED_IN_TOYS = (16, 28, 40), (3, 6, 9)
 """Positions whose integrated influence is measured."""
 
+INFLUENCES = {"influence_direct": "direct", "influence_precached": "precached"}
+STEERED = ("steered_code", "steered_punctuation")
 STEERED_GROUPS = ("high Q", "middle Q", "low Q", "not steered")
 PROMPT_TOKENS, NEW_TOKENS, PROMPTS = 16, 24, 8
 STRENGTH = 2.0
@@ -76,31 +76,49 @@ class Latents:
     residual: Float[Tensor, "window pos d_model"]
 
     @property
+    def layer(self) -> int:
+        """The latents are those of the residual stream in the middle, after this many blocks."""
+        return middle(self.model.config.n_layers)
+
+    @property
     def hook(self) -> str:
-        return f"resid.{HOOK_LAYER}"
+        return f"resid.{self.layer}"
 
     @property
     def tokens(self) -> Int[Tensor, "window pos"]:
         return self.batch.tokens[:, :-1]
 
 
+def middle(n_layers: int) -> int:
+    """Blocks before the latents; as many or one more follow, which later positions read them in."""
+    return n_layers // 2
+
+
 def find_latents(
-    cell: TextCell, run: Run, seed: int, n_latents: int, k: int, n_windows: int, sae_steps: int
+    cell: Model, run: Run, seed: int, n_latents: int, k: int, n_windows: int, sae_steps: int
 ) -> Latents:
     """Train an autoencoder on training text, and read held-out windows with it."""
     model = run.model.cpu().eval()
     fitted_on = cell.task().sample(2 * n_windows, step_generator(seed, "autoencoder text"))
-    x = residuals(model, f"resid.{HOOK_LAYER}", fitted_on.tokens[:, :-1]).flatten(0, 1)
+    hook = f"resid.{middle(cell.n_layers)}"
+    x = residuals(model, hook, fitted_on.tokens[:, :-1])
+    if isinstance(cell, ToyModel):  # half of its positions are outputs, which Q never looks at
+        x = x[:, : x.shape[1] - HORIZON]
     sae = train_topk(
-        x, n_latents, k, step_generator(seed, "autoencoder"), steps=sae_steps, batch_size=512
+        x.flatten(0, 1),
+        n_latents,
+        k,
+        step_generator(seed, "autoencoder"),
+        steps=sae_steps,
+        batch_size=512,
     )
     batch = cell.held_out(n_windows, "latents")
-    residual = residuals(model, f"resid.{HOOK_LAYER}", batch.tokens[:, :-1])
+    residual = residuals(model, hook, batch.tokens[:, :-1])
     return Latents(model, sae, batch, residual)
 
 
 def latent_columns(
-    cell: TextCell, run: Run, found: Latents, seed: int, n_examples: int
+    cell: Model, run: Run, found: Latents, seed: int, n_examples: int
 ) -> dict[str, Any]:
     """Every measure of every latent, as lists over latents; NaN where a latent is never active."""
     sae = found.sae
@@ -118,12 +136,17 @@ def latent_columns(
         **{name: q[name].to_numpy() for name in ("n", "immediate", "later", "q_mean", "q_sum")},
         "ratio_final": final.numpy(),
         "ratio_training": during.numpy(),
-        **_influences(cell, run, found, seed),
-        **{name: share.numpy() for name, share in _domains(found, weight).items()},
         "alignment": np.stack([alignment(a, sae.W_dec).numpy() for a in maps]),
     }
+    of_text: dict[str, Any] = dict.fromkeys((*DOMAINS, *STEERED))
+    if "domain" in found.batch.labels:
+        columns |= {name: share.numpy() for name, share in _domains(found, weight).items()}
+        of_text = steering_columns(found, q, examples, seed)
+    influences: dict[str, Any] = dict.fromkeys(INFLUENCES)
+    if isinstance(cell, TextCell):
+        columns |= _influences(cell, run, found, seed)
     listed = {name: rounded_significantly(values) for name, values in columns.items()}
-    return listed | steering_columns(found, q, examples, seed)
+    return influences | of_text | listed
 
 
 def _weights(found: Latents) -> Float[Tensor, "window pos latent"]:
@@ -133,7 +156,7 @@ def _weights(found: Latents) -> Float[Tensor, "window pos latent"]:
     return weight
 
 
-def _checkpoints(cell: TextCell, run: Run, steps: Iterable[int]) -> Iterable[Transformer]:
+def _checkpoints(cell: Model, run: Run, steps: Iterable[int]) -> Iterable[Transformer]:
     model = cell.model_config().build()
     for step in steps:
         model.load_state_dict(run.checkpoint(step))
@@ -159,7 +182,7 @@ def squared_gradient_ratio(
             gradients = residual_gradients(model, tokens, mask)
             for which, gradient in enumerate(gradients):
                 # The loss is a mean; as a sum over predictions parts of any size count alike.
-                along = gradient[HOOK_LAYER] @ found.sae.W_dec.T * int(mask.sum())
+                along = gradient[found.layer] @ found.sae.W_dec.T * int(mask.sum())
                 sums[which] += (weights * along.square()).double().sum((0, 1))
     direct, precached = sums
     return precached / direct
@@ -172,10 +195,10 @@ def _influences(cell: TextCell, run: Run, found: Latents, seed: int) -> dict[str
     """
     read_out = found.residual.flatten(0, 1) @ found.sae.W_enc
     w = (found.sae.W_enc / read_out.std(0).clamp_min(1e-6)).T.contiguous()
-    followed = [i for i in FOLLOWED if i < cell.window]
-    table, _ = integrated(cell, run, {(HOOK_LAYER, i): w for i in followed}, seed)
+    followed = FOLLOWED_IN_TOYS if isinstance(cell, ToyModel) else FOLLOWED
+    table, _ = integrated(cell, run, {(found.layer, i): w for i in followed}, seed)
     means = table[table.rule == "adam"].groupby(["part", "feature"]).influence.mean()
-    return {f"influence_{part}": means[part].to_numpy() for part in ("direct", "precached")}
+    return {name: means[part].to_numpy() for name, part in INFLUENCES.items()}
 
 
 def _domains(
@@ -221,9 +244,8 @@ def steering_columns(
             step_generator(seed, f"steering {g}"),
         )
         shares.append((float(code[written].mean()), float(marks[written].mean())))
-    names = ("steered_code", "steered_punctuation")
     columns = np.array(shares).T
-    return {n: rounded_significantly(c) for n, c in zip(names, columns, strict=True)}
+    return {n: rounded_significantly(c) for n, c in zip(STEERED, columns, strict=True)}
 
 
 def _push(sae: SparseAutoencoder, examples: Examples, latent: int | None) -> Tensor:

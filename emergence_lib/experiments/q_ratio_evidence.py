@@ -14,7 +14,14 @@ from emergence_lib.analysis.survival import Estimate, mean_interval
 from emergence_lib.experiments.base import Verdict
 from emergence_lib.experiments.evidence import over_runs, with_interval
 from emergence_lib.experiments.othello_evidence import as_floats
-from emergence_lib.experiments.q_ratio_cell import AHEAD, LEAST_KL, STEERED_GROUPS
+from emergence_lib.experiments.q_ratio_cell import (
+    AHEAD,
+    INFLUENCES,
+    LEAST_KL,
+    LEAST_KL_IN_TOYS,
+    STEERED_GROUPS,
+)
+from emergence_lib.experiments.q_ratio_models import POCKET, TOYS
 from emergence_lib.tasks.corpus_sources import DOMAINS
 
 LEAST_RUNS = 3
@@ -24,6 +31,8 @@ LEAST_LATENTS = 10
 
 STRONG = 0.5
 """Rank correlation above which Q "approximates" what it is held against: our choice."""
+
+TAILS = ("lowest fifth", "middle", "highest fifth")
 
 TRUTHS = {
     "ratio_final": "squared gradients, finished model",
@@ -39,8 +48,29 @@ NAMES = TRUTHS | ESTIMATES
 PAPER_SPREAD = {"formal": 1.63, "other": 1.23}
 """Standard deviation of ln Q in Gemma-2-2b, ± .03 and ± .02."""
 
-_COLUMNS = ("n", "immediate", "later", "q_mean", "q_sum", "ratio_final", "ratio_training",
-            "influence_direct", "influence_precached", *DOMAINS)  # fmt: skip
+MODEL_NAMES = {
+    "pile": "small language model",
+    "majority": "toy (Majority)",
+    "conditioned_majority": "toy (Conditioned Majority)",
+    **{corpus: f"pocket suite ({size})" for corpus, size in POCKET.items()},
+}
+
+_COLUMNS = ("n", "immediate", "later", "q_mean", "q_sum", "ratio_final", "ratio_training")
+_NOT_EVERYWHERE = (*INFLUENCES, *DOMAINS)
+
+
+def of_models(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Rows by the model whose latents they have; name of `MODEL_NAMES` → rows."""
+    return {
+        name: rows[rows.corpus == corpus]
+        for corpus, name in MODEL_NAMES.items()
+        if (rows.corpus == corpus).any()
+    }
+
+
+def main_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """The runs of the language model that is trained here, on which C-11 to C-13 rest."""
+    return rows[rows.corpus == "pile"]
 
 
 def latents(row: pd.Series) -> pd.DataFrame:
@@ -49,22 +79,29 @@ def latents(row: pd.Series) -> pd.DataFrame:
     Returns:
         A line a latent: the row's lists as columns; ln_q (of the ratio of sums); influence_share,
         the pre-cached share of the two influences' sizes with its sign, from -1 to 1; domain, the
-        text the latent is most active on; ahead_n for the alignment at each distance.
+        text the latent is most active on, "" in a toy task; ahead_n for the alignment at each
+        distance.
     """
     table = pd.DataFrame({name: as_floats(row[name]) for name in _COLUMNS})
+    for name in _NOT_EVERYWHERE:  # a column that was not measured is one null
+        table[name] = as_floats(row[name])
+    has_text = table[list(DOMAINS)].notna().any(axis=None)
     for ahead, values in zip(AHEAD, as_floats(row["alignment"]), strict=True):
         table[f"ahead_{ahead}"] = values
     size = table.influence_direct.abs() + table.influence_precached.abs()
     table["influence_share"] = table.influence_precached / size
+    least = LEAST_KL_IN_TOYS if row["corpus"] in TOYS else LEAST_KL
     table = table[
-        (table.immediate + table.later > LEAST_KL)
+        (table.immediate + table.later > least)
         & (table.n >= LEAST_EXAMPLES)
         & np.isfinite(table.q_mean)
         & (table.q_sum > 0)
-        & table[list(DOMAINS)].notna().all(axis=1)
+        & (table[list(DOMAINS)].notna().all(axis=1) | (not has_text))
     ].copy()
     table["ln_q"] = np.log(table.q_sum)
-    table["domain"] = [DOMAINS[i] for i in table[list(DOMAINS)].to_numpy().argmax(1)]
+    table["domain"] = ""
+    if has_text:
+        table["domain"] = [DOMAINS[i] for i in table[list(DOMAINS)].to_numpy().argmax(1)]
     return table
 
 
@@ -131,6 +168,26 @@ def spread_table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["measure", "domain", "value", "low", "high", "runs"])
 
 
+def tails(rows: pd.DataFrame) -> pd.DataFrame:
+    """How many of the latents with the lowest, middling and highest Q are for code.
+
+    Returns:
+        Columns tail (of `TAILS`, a fifth of a run's latents each but for the middle), n (runs),
+        value, low, high, and runs: shares.
+    """
+    shares = []
+    for _, row in rows.iterrows():
+        is_code = (latents(row).sort_values("ln_q").domain == "code").to_numpy()
+        fifth = len(is_code) // 5
+        if len(is_code) >= LEAST_LATENTS:
+            parts = is_code[:fifth], is_code[fifth:-fifth], is_code[-fifth:]
+            shares.append([part.mean() for part in parts])
+    lines = []
+    for tail, runs in zip(TAILS, np.array(shares).reshape(-1, 3).T.tolist(), strict=True):
+        lines.append((tail, len(runs), *over_runs(runs), runs))
+    return pd.DataFrame(lines, columns=["tail", "n", "value", "low", "high", "runs"])
+
+
 def steered(rows: pd.DataFrame) -> pd.DataFrame:
     """What is written under steering.
 
@@ -175,42 +232,56 @@ def quality_sentence(rows: pd.DataFrame) -> str:
     return (
         f"The autoencoders leave {with_interval(over_runs(rows.unexplained), '.1%')} of the "
         f"variance unexplained with {rows.active.mean():.1f} active latents a token; "
-        f"{min(kept)} to {max(kept)} latents a run pass the filter (total KL above {LEAST_KL})."
+        f"{min(kept)} to {max(kept)} latents a run pass the filter (total KL above {LEAST_KL}, in "
+        f"toy tasks {LEAST_KL_IN_TOYS:g})."
     )
 
 
 def judge_q_is_the_ratio(rows: pd.DataFrame) -> Verdict:
     """C-10: latents with a larger Q have a larger ratio of pre-cached to direct.
 
-    By rank correlation over latents within a run, with intervals over runs, Q as the ratio of sums.
-    "reproduced": above 0.5 with the ratio of squared gradients over training, and above 0 with the
-    pre-cached share of integrated influence; "partly": above 0 with the former; "not reproduced"
-    otherwise. Fewer than three runs with ten latents test nothing.
+    By rank correlation over latents within a run, with intervals over runs, Q as the ratio of sums,
+    for each model that has three runs with ten latents. "reproduced": in every such model above 0.5
+    with the ratio of squared gradients over training, and above 0 with the pre-cached share of
+    integrated influence; "partly": in one at least above 0 with the former; "not reproduced"
+    otherwise. Without such a model nothing is tested.
     """
-    table = correlations(rows).set_index(["estimate", "truth"])
-    known = np.isfinite(table.loc[("q_sum", "ratio_training"), "runs"]).sum()
-    if known < LEAST_RUNS:
+    strong, weak, n, sentences = [], [], 0, []
+    for name, some in of_models(rows).items():
+        table = correlations(some).set_index(["estimate", "truth"])
+        known = int(np.isfinite(table.loc[("q_sum", "ratio_training"), "runs"]).sum())
+        words = _correlations_in_words(name, table, some)
+        if known < LEAST_RUNS:
+            if known:
+                sentences.append(f"{words} (n = {known}: shown, not judged).")
+            continue
+        low = table["low"].loc["q_sum"]
+        weak.append(low["ratio_training"] > 0)
+        strong.append(low["ratio_training"] > STRONG and low["influence_share"] > 0)
+        n += known
+        sentences.append(f"{words} (n = {known} runs).")
+    if not strong:
         return _too_few()
-    low = table["low"].loc["q_sum"]
-    if low["ratio_training"] > STRONG and low["influence_share"] > 0:
-        status = "reproduced"
-    else:
-        status = "partly" if low["ratio_training"] > 0 else "not reproduced"
+    status = "reproduced" if all(strong) else "partly" if any(weak) else "not reproduced"
+    start = "Rank correlation of Q (ratio of sums) over latents with the ratio of pre-cached to "
+    return Verdict(status, f"{start}direct. {' '.join(sentences)}", n)
+
+
+def _correlations_in_words(name: str, table: pd.DataFrame, rows: pd.DataFrame) -> str:
     words = "; ".join(
-        f"{name} {_interval(table.loc[('q_sum', truth)])}" for truth, name in TRUTHS.items()
+        f"{truth_name} {_interval(table.loc[('q_sum', truth)])}"
+        for truth, truth_name in TRUTHS.items()
     )
     paper = _interval(table.loc[("q_mean", "ratio_training")])
     size = over_runs(
         float(np.log(t.q_sum / t.ratio_final).median())
         for t in (latents(row) for _, row in rows.iterrows())
     )
-    evidence = (
-        f"Rank correlation of Q (ratio of sums) over latents with the ratio of pre-cached to "
-        f"direct by {words} (n = {known} runs). With the paper's mean of ratios, over training: "
-        f"{paper}. In size Q differs from the finished model's ratio by a factor of "
-        f"e^{with_interval(size, '.2f')} in the median."
+    return (
+        f"{name[0].upper()}{name[1:]}: {words}; by the paper's mean of ratios, over training: "
+        f"{paper}; in size Q differs from the finished model's ratio by a factor of "
+        f"e^{with_interval(size, '.2f')} in the median"
     )
-    return Verdict(status, evidence, int(known))
 
 
 def judge_extremes_are_formal(rows: pd.DataFrame) -> Verdict:
@@ -221,6 +292,7 @@ def judge_extremes_are_formal(rows: pd.DataFrame) -> Verdict:
     and against stories; "partly": against one of them; "not reproduced": against neither. Fewer
     than three runs with ten latents a group test nothing.
     """
+    rows = main_rows(rows)
     sd = spreads(rows).pivot(index="seed", columns="domain", values="sd").reindex(columns=DOMAINS)
     sd = sd.dropna()
     if len(sd) < LEAST_RUNS:
@@ -229,12 +301,14 @@ def judge_extremes_are_formal(rows: pd.DataFrame) -> Verdict:
     wider = [estimate.low > 0 for estimate in more.values()]
     status = "reproduced" if all(wider) else "partly" if any(wider) else "not reproduced"
     means = spreads(rows).groupby("domain")["mean"].mean()
+    in_tails = ", ".join(f"{line.tail} {_interval(line)}" for _, line in tails(rows).iterrows())
     evidence = (
         f"Standard deviation of ln Q: code {_mean(sd.code)}, prose {_mean(sd.prose)}, stories "
         f"{_mean(sd.story)}; ln of code over prose {with_interval(more['prose'], '.2f')}, over "
         f"stories {with_interval(more['story'], '.2f')} (n = {len(sd)} runs). Means of ln Q: code "
-        f"{means['code']:.2f}, prose {means['prose']:.2f}, stories {means['story']:.2f}. The "
-        f"stories hold lists, digits and chants, which are formal too."
+        f"{means['code']:.2f}, prose {means['prose']:.2f}, stories {means['story']:.2f}. Share of "
+        f"code among latents by Q: {in_tails}. The stories hold lists, digits and chants, which "
+        f"are formal too."
     )
     return Verdict(status, evidence, len(sd))
 
@@ -246,6 +320,7 @@ def judge_steering(rows: pd.DataFrame) -> Verdict:
     between the top and the middle tenth by Q, with intervals over runs. "reproduced": both are
     above 0; "partly": one; "not reproduced": none. Fewer than three runs test nothing.
     """
+    rows = main_rows(rows)
     high, middle = (STEERED_GROUPS.index(g) for g in ("high Q", "middle Q"))
     differences = {}
     for measure in ("code", "punctuation"):
@@ -276,7 +351,7 @@ def judge_look_ahead(rows: pd.DataFrame) -> Verdict:
     includes 0, so no relation is shown either way; "not reproduced": above 0. Fewer than three runs
     test nothing.
     """
-    tables = [latents(row) for _, row in rows.iterrows()]
+    tables = [latents(row) for _, row in main_rows(rows).iterrows()]
     runs = [r for r in _ahead_correlations(tables, list(AHEAD[1:])) if np.isfinite(r)]
     if len(runs) < LEAST_RUNS:
         return _too_few()

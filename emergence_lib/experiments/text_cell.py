@@ -214,8 +214,12 @@ def feature_values(batch: Batch) -> Float[Tensor, "sample feature"]:
     return torch.stack([column.float() for column in columns], dim=-1).flatten(0, 1)
 
 
-def made_from(cell: TextCell) -> str:
-    """What a run's data were made from, for its record."""
-    task = cell.task()
-    found = task.provenance() if isinstance(task, TinyStories) else corpus_provenance()
+def made_from(task: Task) -> str:
+    """What a run's data were made from, for its record; a toy task draws its own."""
+    if isinstance(task, TinyStories):
+        found = task.provenance()
+    elif isinstance(task, StoryWindows | PocketPile):
+        found = corpus_provenance()
+    else:
+        found = {"drawn": task.name}
     return "; ".join(f"{name} {value}" for name, value in found.items())

@@ -134,7 +134,7 @@ def run_point(point: Point, device: str) -> dict[str, Any]:
         "eval_steps": loss.index.tolist(),
         "eval_loss": rounded(loss.to_numpy(), 5),
         "final_loss": float(loss.iloc[-1]),
-        "sources": made_from(cell),
+        "sources": made_from(cell.task()),
         **scores,
         **dict.fromkeys((*(f"influence_{rule}" for rule in RULES), "mismatch")),
     }
