@@ -179,8 +179,24 @@ def test_one_dimension_a_head_is_reported_beside():
     tiny = spread(LM, 800, n_heads=128, d_head=1)
     verdict = judged(judge_larger_heads_saturate, larger_heads(LM, -0.5, 0.0), tiny)
     assert "With 128 heads of one dimension, 4 of 4 runs learn the whole" in verdict.evidence
-    assert "cellular automata: not tested" in verdict.evidence
+    assert "cellular automata, 4 heads: not tested" in verdict.evidence
     assert verdict.status == "partly"
+
+
+def test_small_heads_that_never_get_there_count_as_slow():
+    never = chain(*(spread(CA, None, n_heads=4, d_head=d) for d in (2, 4)))
+    ended = chain(*(spread(CA, 900, n_heads=4, d_head=d) for d in (16, 64)))
+    verdict = judged(judge_larger_heads_saturate, never, ended)
+    assert (verdict.status, verdict.n) == ("partly", 16)
+    assert "0 of 8 waits of smaller heads ended, with size 16 4 of 4 (log-rank p = 0.0" in (
+        verdict.evidence
+    )
+    either = [*spread(CA, None, n_heads=4, d_head=2), *spread(CA, None, n_heads=4)]
+    assert heads_evidence.smaller_never_end(pd.DataFrame(either)) == (False, "not tested")
+    fast = [*spread(CA, 300, n_heads=4, d_head=2), *spread(CA, None, n_heads=4)]
+    hindered, words = heads_evidence.smaller_never_end(pd.DataFrame(fast))
+    assert not hindered
+    assert words.startswith("4 of 4 waits of smaller heads ended, with size 16 0 of 4")
 
 
 def test_a_difference_has_the_intervals_of_both():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from emergence_lib.analysis.power_law import PowerLaw, fit_power_law
-from emergence_lib.analysis.survival import Estimate, solve_rate
+from emergence_lib.analysis.survival import Estimate, logrank, solve_rate
 from emergence_lib.errors import ParameterError
 from emergence_lib.experiments import two_tasks
 from emergence_lib.experiments.base import Verdict
@@ -177,7 +177,8 @@ def judge_larger_heads_saturate(rows: pd.DataFrame) -> Verdict:
 
     A task agrees if, up to that size, the whole interval of the exponent in the head size is below
     0, and from it on the exponent is larger, with the whole interval of the difference above 0.
-    "reproduced": both tasks agree; "partly": one does, or a small head is slow on one; the two
+    "reproduced": both tasks agree; "partly": one does, or a small head is slow on one, be it that
+    its waits never end (`smaller_never_end`); the two
     halves of a task share the runs of the middle size, which makes the test a little conservative.
     """
     parts, agree, slow, n = [], 0, 0, 0
@@ -188,7 +189,10 @@ def judge_larger_heads_saturate(rows: pd.DataFrame) -> Verdict:
             halves = [runs[runs.d_head <= HEAD_SIZE], runs[runs.d_head >= HEAD_SIZE]]
         small, large = (trend(half, "d_head") for half in halves)
         if small is None or large is None:
-            parts.append(f"{NAMES[task]}: not tested")
+            hindered, words = smaller_never_end(runs) if len(runs) else (False, "not tested")
+            slow += hindered
+            n += len(runs) * (words != "not tested")
+            parts.append(f"{NAMES[task]}, {N_HEADS[task]} heads: {words}")
             continue
         less = difference(large.exponent, small.exponent)
         slow += small.exponent.high < 0
@@ -206,6 +210,29 @@ def judge_larger_heads_saturate(rows: pd.DataFrame) -> Verdict:
     status = "reproduced" if agree == 2 else "partly" if agree or slow else "not reproduced"
     evidence = f"{'; '.join(parts).capitalize()}. {smallest_sentence(rows)}".rstrip()
     return Verdict(status, evidence, n)
+
+
+def smaller_never_end(runs: pd.DataFrame) -> tuple[bool, str]:
+    """Whether heads below `HEAD_SIZE` wait longer, where too few of their waits end for a power.
+
+    Args:
+        runs: of one task and number of heads.
+
+    Returns:
+        Whether they do (log-rank test of all smaller ones together, p < 0.05), and the numbers in
+        words: "not tested" with fewer than two runs on a side or without any wait that ended.
+    """
+    sides = {"smaller": runs[runs.d_head < HEAD_SIZE], "middle": runs[runs.d_head == HEAD_SIZE]}
+    waits = {side: [two_tasks.event(row) for _, row in r.iterrows()] for side, r in sides.items()}
+    ended = {side: sum(event.observed for event in events) for side, events in waits.items()}
+    if min(map(len, waits.values())) < 2 or not any(ended.values()):
+        return False, "not tested"
+    test = logrank(waits, int(runs.steps.min()))
+    return test.p_value < 0.05 and test.ratios["middle"].value < 1, (
+        f"{ended['smaller']} of {len(waits['smaller'])} waits of smaller heads ended, with size "
+        f"{HEAD_SIZE} {ended['middle']} of {len(waits['middle'])} (log-rank p = "
+        f"{test.p_value:.2g}), too few for a power"
+    )
 
 
 def smallest_sentence(rows: pd.DataFrame) -> str:
