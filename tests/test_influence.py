@@ -208,6 +208,12 @@ def test_a_second_run_that_differs_is_refused():
     require_same(first, train(TASK, MODEL, CONFIG))
     with pytest.raises(TrainingError, match="did not repeat the first"):
         require_same(first, train(TASK, MODEL, replace(CONFIG, seed=1)))
+    again = train(TASK, MODEL, CONFIG)  # the same numbers, and one weight off by its last bit
+    with torch.no_grad():
+        weight = again.model.blocks[0].mlp.up.weight[0]
+        weight[0] = torch.nextafter(weight[0], torch.tensor(torch.inf))
+    with pytest.raises(TrainingError, match="1 parameters differ"):
+        require_same(first, again)
 
 
 @pytest.mark.parametrize(
