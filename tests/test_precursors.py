@@ -320,7 +320,7 @@ def test_the_smoke_profile_measures_everything(smoke):
     assert 1 < at_start["fisher_rank"] <= 32
     assert 1 < at_start["covariance_rank"] <= 31
     assert at_start["covariance_rank"] == pytest.approx(
-        events.series(run, "covariance_rank", "MOD 1").iloc[0]
+        events.series(run, "covariance_rank", "CMP 1").iloc[0]
     )
     assert at_start["hessian"] > 0
     assert abs(at_start["hessian_magnitude"]) >= at_start["hessian"] * 0.98
