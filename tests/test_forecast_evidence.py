@@ -62,7 +62,7 @@ def test_features_are_levels_and_changes_at_the_end_of_the_window():
     row = made("linear map", 1).iloc[0].copy()
     row["alignment"] = [[step / 3_000 for step in STEPS]] * 6
     row["rankme"] = [[math.exp(step / 1_000) for step in STEPS]] * 6
-    seen = features(row, 2, 300)
+    seen = features(row, 300)[2]
     assert set(seen) == set(ALL)
     assert seen["position"] == 2
     assert seen["alignment"] == pytest.approx(275 / 3_000)  # the median of looks 250, 275, 300
@@ -80,8 +80,8 @@ def test_features_do_not_look_beyond_the_window():
         changed[:, STEPS.index(325) :] = 0.123
         later[name] = changed.tolist()
     later["precached"] = row["precached"][:13] + [0.9] * (len(STEPS) - 13)
-    assert features(row, 0, 300) == features(later, 0, 300)
-    assert features(row, 0, 325) != features(later, 0, 325)
+    assert features(row, 300) == features(later, 300)
+    assert features(row, 325) != features(later, 325)
 
 
 def test_queries_to_come_have_their_time_from_the_windows_end():
@@ -116,8 +116,13 @@ def telling() -> pd.DataFrame:
     return made("linear map", signal=0.3)
 
 
-def test_a_lens_that_knows_is_found_and_credited_over_the_loss(telling):
-    table, tests = evidence.forecasts(telling), evidence.permutations(telling, 19)
+@pytest.fixture(scope="module")
+def told(telling) -> pd.DataFrame:
+    return evidence.forecasts(telling)
+
+
+def test_a_lens_that_knows_is_found_and_credited_over_the_loss(telling, told):
+    table, tests = told, evidence.permutations(telling, 19)
     main = table[table["window"] == "0.5 plateau"].set_index("set")
     assert list(main.index) == list(SETS)
     assert main["within"]["attention (A)"].value > 0.95
@@ -224,8 +229,8 @@ def _style():
 
 
 @pytest.mark.usefixtures("_style")
-def test_figures_show_every_task_and_window(telling):
-    table = evidence.forecasts(telling)
+def test_figures_show_every_task_and_window(telling, told):
+    table = told
     (ax,) = plotting.order_by_window(table, plotting.FORECAST_COLOURS).axes
     assert "n = 5 runs" in ax.get_title()
     drawn = {line.get_label(): line.get_ydata() for line in ax.lines}

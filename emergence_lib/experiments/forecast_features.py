@@ -63,39 +63,53 @@ def plateau(rows: pd.DataFrame) -> float:
     return median_time(first).value if first else math.inf
 
 
-def features(row: pd.Series, query: int, window: float) -> dict[str, float]:
-    """What the first `window` steps of a run show at a query, in numbers without a task's units.
+def features(row: pd.Series, window: float) -> list[dict[str, float]]:
+    """What the first `window` steps of a run show at each query, in numbers without a task's units.
 
     A level is the median of the last three looks in the window, a change the level minus the one at
     half the window. Losses are shares of a guess; ranks and gradient norms are logarithms.
     """
 
-    def level_and_change(values: pd.Series) -> tuple[float, float]:
-        half = values[values.index <= window / 2]
-        level = float(values.iloc[-3:].median())
-        return level, level - float(half.iloc[-3:].median())
-
-    def seen(measure: str, at: int | None = query) -> pd.Series:
-        values = curve(row, measure, at)
+    def seen(measure: str, query: int | None) -> pd.Series:
+        values = curve(row, measure, query)
         return values[values.index <= window]
 
+    queries = range(len(row["query_loss"]))
     guess = guess_loss(row["condition"])
-    losses = [seen("query_loss", q) for q in range(len(row["query_loss"]))]
-    rank = np.log(seen("rankme"))
-    found = {"position": float(query)}
-    found["loss"], found["loss change"] = (v / guess for v in level_and_change(losses[query]))
-    found["run's loss"] = float(np.mean([level_and_change(of)[0] for of in losses])) / guess
+    losses = [_level_and_change(seen("query_loss", query) / guess, window) for query in queries]
+    run_loss = float(np.mean([level for level, _ in losses]))
+    precached = _level_and_change(seen("precached", None), window)
+    return [
+        {"position": float(query), "loss": losses[query][0], "loss change": losses[query][1]}
+        | {"run's loss": run_loss, "pre-cached": precached[0], "pre-cached change": precached[1]}
+        | _lens_features({m: seen(m, query) for m in _MEASURES}, window)
+        for query in queries
+    ]
+
+
+_MEASURES = ("alignment", "entropy", "rankme", "rankme_centred", "direct")
+
+
+def _lens_features(seen: dict[str, pd.Series], window: float) -> dict[str, float]:
+    rank = np.log(seen["rankme"])
+    found = {
+        "centred rank": _level_and_change(np.log(seen["rankme_centred"]), window)[0],
+        "rank lost": float(rank.max() - rank.min()),
+    }
     for name, values in (
-        ("alignment", seen("alignment")),
-        ("entropy", seen("entropy")),
+        ("alignment", seen["alignment"]),
+        ("entropy", seen["entropy"]),
         ("rank", rank),
-        ("direct", np.log(np.maximum(seen("direct"), 1e-5))),
-        ("pre-cached", seen("precached", None)),
+        ("direct", np.log(np.maximum(seen["direct"], 1e-5))),  # stored with five decimals
     ):
-        found[name], found[f"{name} change"] = level_and_change(values)
-    found["centred rank"] = level_and_change(np.log(seen("rankme_centred")))[0]
-    found["rank lost"] = float(rank.max() - rank.min())
+        found[name], found[f"{name} change"] = _level_and_change(values, window)
     return found
+
+
+def _level_and_change(values: pd.Series, window: float) -> tuple[float, float]:
+    half = values[values.index <= window / 2]
+    level = float(values.iloc[-3:].median())
+    return level, level - float(half.iloc[-3:].median())
 
 
 def at_risk(rows: pd.DataFrame, window: float) -> pd.DataFrame:
@@ -107,12 +121,12 @@ def at_risk(rows: pd.DataFrame, window: float) -> pd.DataFrame:
     """
     lines = []
     for _, row in rows.iterrows():
-        for query in range(len(row["query_loss"])):
+        for query, seen in enumerate(features(row, window)):
             event = learned(row, query)
             if event.step > window:
                 where = {"seed": row["seed"], "query": query}
                 when = {"time": event.step - window, "observed": event.observed}
-                lines.append(where | when | features(row, query, window))
+                lines.append(where | when | seen)
     return pd.DataFrame(lines, columns=["seed", "query", "time", "observed", *ALL])
 
 
@@ -124,10 +138,9 @@ def runs_at_risk(rows: pd.DataFrame, window: float) -> pd.DataFrame:
     """
     lines = []
     for _, row in rows.iterrows():
-        queries = range(len(row["query_loss"]))
-        event = half_learned([learned(row, query) for query in queries])
+        event = half_learned([learned(row, query) for query in range(len(row["query_loss"]))])
         if event.step > window:
-            mean = pd.DataFrame([features(row, query, window) for query in queries]).mean()
+            mean = pd.DataFrame(features(row, window)).mean()
             when = {"time": event.step - window, "observed": event.observed}
             lines.append({"seed": row["seed"], "query": -1} | when | mean.to_dict())
     return pd.DataFrame(lines, columns=["seed", "query", "time", "observed", *ALL])
