@@ -77,7 +77,8 @@ plotting.use_style()
 #
 # RankMe is taken over the last tokens of many inputs of one kind: held-out code, prose and stories, and
 # the prompts of the [four capabilities](03_pythia_emergence.ipynb). A capability counts as acquired when
-# the share of prompts solved stays more than half-way from that of the control prompts to all.
+# the share of prompts solved stays more than half-way from that of the control prompts to all. (A model
+# that names one of the two people at random solves half of the IOI prompts, and of the controls.)
 #
 # ## What the recorded runs say
 
@@ -101,7 +102,8 @@ plt.show()
 # `source="hub"` with a size such as "160m". Here, the checkpoints of the suite that come with the book.
 
 # %%
-kept = checkpoint_steps("442k", 0)[::2]
+kept = checkpoint_steps("442k", 0)
+kept = (kept[0], kept[len(kept) // 2], kept[-1])
 shipped = scan_checkpoints("442k", 0, kept, source="pocket", samples=100)
 print("RankMe at the last layer, by training step".ljust(44), *(f"{step:>7}" for step in kept))
 for group, by_layer in zip(GROUPS, shipped["rankme"], strict=True):
