@@ -211,7 +211,8 @@ Markdown(" ".join(found.rates_sentence(runs.rows, task) for task in found.TASK_N
 # is one seed, with the runs that are judged, which are others. In the search the MLP-Mixer is ahead of
 # attention by far at its best rate. Over the judged seeds the lead is gone: a seed is another map, and a single
 # map that a mixer does not finish costs it more than it gained on the rest. One seed would have reproduced the
-# claim. On the denser map hardly a run gets to the end, and the order is much the same. And with Muon, attention has no long plateau on a map of this size for a mixer to be spared.
+# claim. On the denser map hardly a run gets to the end, and the order is much the same. And with Muon,
+# attention has no long plateau on a map of this size for a mixer to be spared.
 #
 # On automata with few rules weights between positions that never change are enough, and there the MLP-Mixer is
 # far ahead. The claim is about many rules: its half of the verdict rests on the automata with more of them.
@@ -220,8 +221,8 @@ Markdown(" ".join(found.rates_sentence(runs.rows, task) for task in found.TASK_N
 #
 # Recurrent mixers are no single kind. Those with a matrix state (Gated DeltaNet, RWKV, xLSTM) store what was at
 # a position and recall it by a key, much as attention does, and on the map they are about as soon. Those with a
-# diagonal state (Mamba, linear RNN) can only fade, and are later on average. On the automata none of the five gets far in the
-# steps given. Read the tables mixer by mixer before reading the claim about all of them.
+# diagonal state (Mamba, linear RNN) can only fade, and are later on average. On the automata none of the five
+# gets far in the steps given. Read the tables mixer by mixer before reading the claim about all of them.
 #
 # ## Limits
 #
