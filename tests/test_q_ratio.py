@@ -288,6 +288,8 @@ def test_the_tails_of_q_and_the_models_are_told_apart():
     assert share["lowest fifth"] > 0.6 > 0.3 > share["middle"]
     assert share["highest fifth"] > 0.6
     assert tails(made.iloc[:0]).value.isna().all()
+    words = judge_extremes_are_formal(made).evidence
+    assert f"lowest fifth {share['lowest fifth']:.2f} [" in words
     toy = rows(truth=-1.0).assign(corpus="majority", code=None, prose=None, story=None)
     table = by_model(pd.concat([made, toy])).set_index(["model", "truth"]).value
     assert table["small language model", TRUTHS["ratio_final"]] > 0.7

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 
 from emergence_lib.analysis.survival import Estimate, mean_interval
 from emergence_lib.experiments.base import Verdict
-from emergence_lib.experiments.evidence import over_runs, with_interval
+from emergence_lib.experiments.evidence import over_runs, share_over_runs, with_interval
 from emergence_lib.experiments.othello_evidence import as_floats
 from emergence_lib.experiments.q_ratio_cell import (
     AHEAD,
@@ -184,7 +184,7 @@ def tails(rows: pd.DataFrame) -> pd.DataFrame:
             shares.append([part.mean() for part in parts])
     lines = []
     for tail, runs in zip(TAILS, np.array(shares).reshape(-1, 3).T.tolist(), strict=True):
-        lines.append((tail, len(runs), *over_runs(runs), runs))
+        lines.append((tail, len(runs), *share_over_runs(runs), runs))
     return pd.DataFrame(lines, columns=["tail", "n", "value", "low", "high", "runs"])
 
 
@@ -301,7 +301,7 @@ def judge_extremes_are_formal(rows: pd.DataFrame) -> Verdict:
     wider = [estimate.low > 0 for estimate in more.values()]
     status = "reproduced" if all(wider) else "partly" if any(wider) else "not reproduced"
     means = spreads(rows).groupby("domain")["mean"].mean()
-    in_tails = ", ".join(f"{line.tail} {_interval(line)}" for _, line in tails(rows).iterrows())
+    in_tails = ", ".join(f"{t['tail']} {_interval(t)}" for _, t in tails(rows).iterrows())
     evidence = (
         f"Standard deviation of ln Q: code {_mean(sd.code)}, prose {_mean(sd.prose)}, stories "
         f"{_mean(sd.story)}; ln of code over prose {with_interval(more['prose'], '.2f')}, over "
