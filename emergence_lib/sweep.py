@@ -284,6 +284,12 @@ def _describe(point: Point) -> str:
     return ", ".join(f"{k}={v!r}" for k, v in (*point.params.items(), ("seed", point.seed)))
 
 
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this. Other programs import ipykernel too."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
 class _Progress:
     """A bar on a terminal, a line now and then elsewhere, nothing in a notebook."""
 
@@ -296,7 +302,7 @@ class _Progress:
             unit="point",
             disable=not (wanted and terminal),
         )
-        self.lines = wanted and not terminal and "ipykernel" not in sys.modules
+        self.lines = wanted and not terminal and not _in_notebook()
         self.name, self.total, self.done = name, total, recorded
         self.start = self.last = time.monotonic()
         if self.lines:
