@@ -125,6 +125,15 @@ def test_batched_is_each_alone():
             assert rank == pytest.approx(rankme(features(kind), centred=centred), rel=1e-9)
 
 
+def test_decompositions_are_for_uncentred_sets_near_rank_deficiency_alone(monkeypatch):
+    """A centred set has one direction less than samples, which is no reason for one."""
+    monkeypatch.setattr(torch.linalg, "svdvals", lambda values: pytest.fail("decomposed"))
+    for kind in ("tall", "wide", "low rank and rounding", "few distinct rows"):
+        effective_ranks(features(kind), centred=True)
+    for kind in ("tall", "wide"):
+        effective_ranks(features(kind))
+
+
 def test_input_is_left_alone_and_needs_no_graph():
     matrix = features("low rank and rounding").requires_grad_()
     before = matrix.detach().clone()

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from emergence_lib import plotting
 from emergence_lib.analysis.capability import score
@@ -32,6 +33,7 @@ from emergence_lib.tasks.corpus import corpus, pocket_tokenizer
 from emergence_lib.tasks.corpus_pieces import domain_windows, held_out_pieces
 from emergence_lib.tasks.corpus_sources import DOMAINS
 from emergence_lib.tasks.prompts import CAPABILITIES
+from emergence_lib.training import train
 
 torch.set_num_threads(1)
 STEP = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256]
@@ -129,11 +131,18 @@ def test_the_smoke_profile_leaves_a_row_of_the_schema(smoke):
 
 
 def test_a_run_is_that_of_the_suite_and_its_own_at_every_call(smoke):
-    """Looking does not change training: the last model has the loss of `pythia`'s run."""
+    """Looking does not change training: the last model is that of the suite's recipe."""
     point, row = smoke
-    suite = PocketRun("98k", steps=4, n_strides=2, n_prompts=2).train(0)
-    probe = LanguageProbe(pocket_tokenizer(), 4)
-    metrics = probe.measure(suite.model)
+    suite = PocketRun("98k", steps=4)
+    batch = suite.task().sample(1, torch.Generator().manual_seed(5))
+    unseen = train(
+        suite.task(),
+        suite.model_config(),
+        suite.train_config(0),
+        evaluations=(4,),
+        eval_batch=batch,
+    )
+    metrics = LanguageProbe(pocket_tokenizer(), 4).measure(unseen.model)
     last = [losses[-1] for losses in row["loss"]]
     assert last == [pytest.approx(metrics[f"loss.{name}"], abs=1e-5) for name in DOMAINS]
     assert LANGUAGE_GEOMETRY.run(point, "cpu") == row
@@ -203,8 +212,33 @@ def test_the_hub_is_read_step_by_step_and_fetched_ahead(monkeypatch):
     ).points()
     row = LANGUAGE_GEOMETRY.run(point, "cpu")
     LANGUAGE_GEOMETRY.check_row(row)
-    assert row["checkpoints"] == [0, 1, 512, 143_000] or row["checkpoints"][-1] == 143_000
+    assert row["checkpoints"] == list(hub_checkpoints(3))
+    assert row["checkpoints"][-1] == 143_000
     assert ahead == [*((s,) for s in row["checkpoints"][1:]), ()]
+
+
+def test_a_folder_of_the_hubs_layout_gives_the_ranks_of_transformers_own_states(tmp_path):
+    """Pythia's way through the probe, offline: a GPT-NeoX on disk, with a tokenizer beside it."""
+    config = GPTNeoXConfig(
+        vocab_size=2048,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=2048,
+        rotary_pct=0.25,
+    )
+    torch.manual_seed(0)
+    hf_model = GPTNeoXForCausalLM(config).eval()
+    hf_model.save_pretrained(tmp_path / "step7")
+    pocket_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    columns = scan_checkpoints("mine", 0, (7,), tmp_path, samples=5)
+    probe = LanguageProbe(pocket_tokenizer(), 5)
+    for group in ("prose", "ioi"):
+        with torch.no_grad():
+            states = hf_model(probe.inputs[group], output_hidden_states=True).hidden_states[1]
+        expected = rankme(states[:, -1])
+        assert columns["rankme"][GROUPS.index(group)][0] == [pytest.approx(expected, abs=1e-3)]
 
 
 # --- the verdict -------------------------------------------------------------------------------
