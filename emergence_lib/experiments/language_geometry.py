@@ -194,6 +194,6 @@ LANGUAGE_GEOMETRY = Experiment(
     run=run_language,
     schema=PROBE_SCHEMA,
     judges={"B-13": judge_language},
-    seconds={"smoke": 2, "quick": 30, "cpu": 220, "paper": 5_000},
+    seconds={"smoke": 2, "quick": 30, "cpu": 280, "paper": 5_000},
     download=download,
 )
