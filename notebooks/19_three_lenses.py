@@ -42,9 +42,8 @@ profile = "quick"  # the live part's grid: smoke, quick, cpu or paper
 device = "cpu"  # or "cuda"
 # None keeps the profile's own value, which for quick is given in brackets.
 seeds = None  # live runs of each condition (1)
-conditions = (
-    None  # a list of "linear map", "linear map, bias", "cellular automata" (["linear map"])
-)
+# What to train: a list of "linear map", "linear map, bias", "cellular automata" (["linear map"]).
+conditions = None
 steps = None  # training steps (1000)
 
 # %% tags=["hide-input"]
