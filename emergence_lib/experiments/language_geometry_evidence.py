@@ -183,7 +183,7 @@ def judge_language(rows: pd.DataFrame) -> Verdict:
     table, centred = phase_table(rows), phase_table(rows, centred=True)
     texts, about_mean = (t[t.group.isin(DOMAINS)] for t in (table, centred))
     pattern, own = run_share(texts, "whole"), run_share(leads, "own")
-    holds = {"collapse and recovery": pattern.low > 0.5, "no precursor of its own": own.high < 0.5}
+    holds = {"Collapse and recovery": pattern.low > 0.5, "no precursor of its own": own.high < 0.5}
     early = lead_table(rows, share=0.2)
     swept = sweep_table(rows).rate
     said = "; ".join(f"{part}: {'yes' if held else 'no'}" for part, held in holds.items())
