@@ -228,6 +228,6 @@ PYTHIA = Experiment(
         "A-3": judge_abrupt,
         "A-4": judge_attention,
     },
-    seconds={"smoke": 5, "quick": 60, "cpu": 600, "paper": 1800},
+    seconds={"smoke": 3, "quick": 60, "cpu": 600, "paper": 1800},
     download=download,
 )
