@@ -272,6 +272,8 @@ Markdown(models.pocket_sentence(runs.rows))
 #   in another way.
 # - The influence is measured at few positions and one training step in forty, on all tokens, not only
 #   those at which the latent is active.
+# - On Majority the filter of latents was set after seeing seed 0, which is among its runs: at the paper's
+#   filter almost no latent passes there. Read the toy line as exploratory.
 # - How strongly to steer is our choice: twice the latent's usual activation.
 #
 # ## Takeaways

@@ -131,8 +131,7 @@ def scan_columns(trajectory: pd.DataFrame) -> dict[str, Any]:
         ]
     probed = unpack(trajectory).index  # the training loop evaluates at no other steps than these
     columns["checkpoints"] = [int(step) for step in probed]
-    parts: dict[str, tuple[str, ...]] = dict.fromkeys(("loss", "accuracy"), DOMAINS)
-    parts |= dict.fromkeys(("p", "solved", "control_solved"), tuple(CAPABILITIES))
-    for name, of in parts.items():
+    for name in ("loss", "accuracy", "p", "solved", "control_solved"):
+        of = DOMAINS if name in ("loss", "accuracy") else CAPABILITIES
         columns[name] = [rounded(table.loc[probed, f"{name}.{c}"].to_numpy(), 5) for c in of]
     return columns
