@@ -211,14 +211,15 @@ Markdown(found.influence_sentence(runs.rows))
 # other reasons to compute it are at work, and the ablations take them away one at a time.
 #
 # In Majority there is little left to build at the input positions: the untrained model reads the feature
-# nearly as well as the trained one, so the question becomes what *keeps* it readable. In the recorded runs
-# that is pre-caching. Models that train without it read the feature worse than before training, whether
-# they share weights or not, and models that do not share keep it. That sharing alone carries a feature
-# there, as the paper reports, is not what these runs show.
+# nearly as well as the trained one, so the question becomes what *keeps* it readable. Both reasons do.
+# Models that train with pre-caching keep it, whether they share weights or not. Sharing alone keeps more of
+# it than neither mechanism does, as the paper reports, but no way of training adds much to what random
+# weights had.
 #
 # In Conditioned Majority the feature serves only as a step on the way: no position predicts from it, later
-# ones count with it. Every way of training raises $r$ over the untrained model, but at unit scale only
-# those with pre-caching keep what random weights had, and only those learn the task.
+# ones count with it. Here plain training builds the feature, and it does so as well without shared weights.
+# Without pre-caching less of it is built; at unit scale less is readable than before training, and the task
+# is learned only in part.
 #
 # The integrated influences answer another question. They ask what flowed through *one* residual vector;
 # the shared part holds all the rest, also what is pre-cached at other positions into the same weights. So

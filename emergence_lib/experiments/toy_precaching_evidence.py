@@ -21,7 +21,7 @@ from emergence_lib.analysis.gradients import PARTS
 from emergence_lib.analysis.influence import RULES
 from emergence_lib.analysis.survival import Estimate, mean_interval
 from emergence_lib.experiments.base import Verdict
-from emergence_lib.experiments.evidence import UNKNOWN, with_interval
+from emergence_lib.experiments.evidence import UNKNOWN, share_over_runs, with_interval
 from emergence_lib.experiments.toy_precaching_cell import ABLATIONS, TASK_TYPES
 
 FIRST_USELESS = 2
@@ -114,7 +114,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         for ablation in ABLATIONS:
             cell = runs[(runs.task == task) & (runs.ablation == ablation)]
             if len(cell):
-                shown = {c: with_interval(_mean(cell[c]), ".2f") for c in SHOWN}
+                shown = {c: with_interval(_over_runs(c, cell[c]), ".2f") for c in SHOWN}
                 lines.append(
                     {"task": NAMES[task], "training": ABLATION_NAMES[ablation], "n": len(cell)}
                     | {
@@ -142,6 +142,11 @@ def minus(rows: pd.DataFrame, column: str, task: str, one: str, other: str) -> E
 
 def _mean(values: pd.Series) -> Estimate:
     return mean_interval(values.tolist()) if len(values) else UNKNOWN
+
+
+def _over_runs(column: str, values: pd.Series) -> Estimate:
+    """`_mean`; the interval of an accuracy ends at 0 and 1."""
+    return share_over_runs(values) if column == "accuracy" and len(values) else _mean(values)
 
 
 def _compared(rows: pd.DataFrame) -> pd.DataFrame:
@@ -225,7 +230,9 @@ def judge_precaching_needed(rows: pd.DataFrame) -> Verdict:
     if not _enough(rows, task, ("plain", "myopic")):
         return Verdict("not tested here", NOT_TESTED, _runs(rows, task, "plain"))
     n = _runs(rows, task, "plain") + _runs(rows, task, "myopic")
-    plain, myopic = (_mean(cell_values(rows, "accuracy", task, a)) for a in ("plain", "myopic"))
+    plain, myopic = (
+        _over_runs("accuracy", cell_values(rows, "accuracy", task, a)) for a in ("plain", "myopic")
+    )
     short = minus(rows, "accuracy", task, "plain", "myopic")
     control = minus(rows, "accuracy", "majority", "plain", "myopic")
     guess = rows.guess_accuracy[rows.task == task].iloc[0]
@@ -315,7 +322,7 @@ def by_training(
         runs = [cell_values(rows, column, task, ablation) for ablation in ABLATIONS]
         groups[NAMES[task]] = (
             [ABLATION_NAMES[ablation] for ablation in ABLATIONS],
-            [_mean(values) for values in runs],
+            [_over_runs(column, values) for values in runs],
             [values.tolist() for values in runs],
         )
     return groups
