@@ -1,6 +1,6 @@
 """Where points are computed: processes of this machine, or this very thread for brief work.
 
-Both are `concurrent.futures.Executor`s with one torch thread, so the numbers are the same.
+Either is a `concurrent.futures.Executor` with one torch thread, so the numbers are the same.
 """
 
 from __future__ import annotations
