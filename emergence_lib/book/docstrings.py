@@ -49,6 +49,8 @@ def _inline(line: str) -> str:
     parts = _CODE.split(line)  # text, code, text, …
     for i, part in enumerate(parts):
         parts[i] = f"``{part.strip('`')}``" if i % 2 else _MARKUP.sub(r"\\\1", part)
+        if i and not i % 2 and part[:1].isalnum():
+            parts[i] = rf"\ {parts[i]}"  # code ends at a word's end only: `Executor`s
     return "".join(parts)
 
 

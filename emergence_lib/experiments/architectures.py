@@ -173,7 +173,7 @@ class ArchitecturesGrid(Grid):
         search: every rate of `RATES`; else each mixer's own of `CHOSEN`.
         seeds: runs a mixer and rate, seeded `first_seed`, `first_seed` + 1, …
         first_seed: 0 for the search, 1 for the runs that are judged.
-        state_size: S.
+        state_size: S, the size of a state.
         row_weight: s; the linear map's only.
         steps: training steps at most.
         d_model: width of the attention model.

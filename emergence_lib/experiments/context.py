@@ -54,7 +54,7 @@ class ContextGrid(Grid):
     """Several state sizes and bias strengths, several seeds.
 
     Args:
-        state_sizes: S.
+        state_sizes: S, sizes of a state.
         biases: strengths c of the attention bias, 0 for none.
         biased_layers: how many layers it acts in, from the first; None is all.
         seeds: runs a cell, seeded 0, 1, …

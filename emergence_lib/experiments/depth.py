@@ -38,7 +38,7 @@ class DepthGrid(Grid):
         task: "linear_map" or "cellular_automata".
         depths: numbers of layers.
         seeds: runs a depth, seeded 0, 1, …
-        state_size: S.
+        state_size: S, the size of a state.
         n_rules, n_states, tokens: of cellular automata, see `CellularAutomataCell`.
         d_model, n_heads: shape of a layer.
         steps: training steps at most.

@@ -54,7 +54,7 @@ class HeadsGrid(Grid):
         task: "linear_map" or "cellular_automata".
         shapes: pairs (H, d); None means those of `SHAPES`.
         seeds: runs a shape, seeded 0, 1, …
-        state_size: S.
+        state_size: S, the size of a state.
         row_weight: s, of the linear map.
         n_rules, n_states, n_layers, tokens: of cellular automata, see `CellularAutomataCell`.
         d_model: width of the residual stream, whatever H · d is.

@@ -46,7 +46,7 @@ class SparsityGrid(Grid):
     """One state size, several row weights, several seeds.
 
     Args:
-        state_size: S.
+        state_size: S, the size of a state.
         row_weights: the s to train; None means every s from 1 to S.
         seeds: runs a cell, seeded 0, 1, …
         steps, batch_size, muon_lr: training, see `TrainConfig`.

@@ -77,7 +77,7 @@ class ToyPatchingGrid(Grid):
     Args:
         task: "linear_map" (1 layer) or "cellular_automata" (2 layers).
         seeds: runs, seeded 0, 1, …
-        state_size: S.
+        state_size: S, the size of a state.
         row_weight: s; the linear map's only.
         d_model: width.
         steps: training steps at most.

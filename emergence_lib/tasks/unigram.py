@@ -28,7 +28,7 @@ class Unigram(Task):
     """Independent tokens from a power law; every prediction counts.
 
     Args:
-        n_tokens: V.
+        n_tokens: V, the size of the vocabulary.
         exponent: token i has probability proportional to (i + 1) ** -exponent; 0 is uniform, 1 is
             Zipf's law.
         seq_len: tokens of a sequence.
