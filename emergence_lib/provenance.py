@@ -1,4 +1,8 @@
-"""How a number comes about (code, machine, versions), and where this library keeps things."""
+"""How a number comes about (code, machine, versions), and where this library keeps things.
+
+torch takes a second to import, so only the functions that ask it do: whoever wants a folder, such
+as each process that executes a notebook, needs none.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,6 @@ import subprocess
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 from emergence_lib.errors import ParameterError
 
@@ -46,6 +48,8 @@ def require_device(device: str) -> None:
     Raises:
         ParameterError: no model can train on it here; the message says what torch sees.
     """
+    import torch
+
     try:
         if not isinstance(device, str):  # torch takes 0 for the first GPU, `provenance` does not
             raise TypeError
@@ -58,6 +62,8 @@ def require_device(device: str) -> None:
 
 def _devices() -> list[str]:
     """Devices of this machine, as given to torch."""
+    import torch
+
     seen = ["cpu"]
     if torch.cuda.is_available():
         seen += ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
@@ -83,6 +89,8 @@ def provenance(device: str) -> dict[str, str | None]:
     packages = ("torch", "numpy", "emergence-companion")
     versions = [f"python {platform.python_version()}", *(f"{p} {version(p)}" for p in packages)]
     if device.startswith("cuda"):
+        import torch
+
         device = f"{device} {torch.cuda.get_device_name(device)}"
     return {
         "commit": _commit(),
