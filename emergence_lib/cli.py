@@ -126,7 +126,7 @@ PARAMETER = click.option(
 @click.argument("notebook")
 @PARAMETER
 @click.option("--profile", help="Short for -p profile PROFILE.")
-@click.option("--output", type=click.Path(path_type=Path), help="File or folder for the copy.")
+@click.option("--output", type=click.Path(path_type=Path), help="Copy: .ipynb file or folder.")
 def run(
     notebook: str, given: Sequence[tuple[str, str]], profile: str | None, output: Path | None
 ) -> None:

@@ -230,8 +230,8 @@ class TestAFailedBuild:
 
 class TestRunNotebook:
     def test_typed_values_reach_the_notebook(self, small: Path, tmp_path: Path):
-        output = run_notebook("alpha", {"seeds": "5"}, tmp_path, root=small)
-        assert output == tmp_path / "01_alpha.ipynb"  # a folder was given, not a file's name
+        output = run_notebook("alpha", {"seeds": "5"}, tmp_path / "new folder", root=small)
+        assert output == tmp_path / "new folder" / "01_alpha.ipynb"
         notebook = nbformat.read(output, as_version=4)
         assert "value 1 quick 5" in str(notebook)
         assert any("injected-parameters" in c.metadata.get("tags", []) for c in notebook.cells)

@@ -141,7 +141,7 @@ def run_notebook(
     Args:
         name: 02_sparsity, sparsity or a path to either file of the pair.
         parameters: values, or text that is read as the type of the notebook's default.
-        output: where the executed copy goes, a file or a folder; None is ``_build/runs``.
+        output: where the executed copy goes, an .ipynb file or a folder; None is ``_build/runs``.
         root: the checkout; None is the one this package runs from.
 
     Raises:
@@ -153,7 +153,7 @@ def run_notebook(
     source = source_path(root, name)
     typed = typed_parameters(read_notebook(source), source.stem, parameters)
     target = output or root / "_build" / "runs"
-    if output is None or output.is_dir():
+    if target.suffix != ".ipynb":
         target /= f"{source.stem}.ipynb"
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         notebook, _, _ = pool.submit(_execute, source.stem, typed, root).result()
