@@ -6,16 +6,19 @@ Exit codes: 0 done, 1 failed on the way, 2 asked for wrongly, 130 interrupted.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
+import os
 import shutil
+import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -376,5 +379,22 @@ def _json(data: dict[str, Any]) -> str:
     return json.dumps(data, indent=1)
 
 
+def program() -> NoReturn:
+    """`main` as a program of its own, which ends without the libraries' static destructors.
+
+    One of them finds a thread still running now and then, and aborts a process whose work is done.
+    """
+    code: object = 0
+    try:
+        main(prog_name="emergence")
+    except SystemExit as ended:
+        code = ended.code
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed by whoever reads it
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
 if __name__ == "__main__":
-    main(prog_name="emergence")
+    program()
