@@ -18,11 +18,9 @@ import pandas as pd
 from jaxtyping import Float, UInt8
 
 from emergence_lib.analysis.lenses import LensObserver, PatternKeeper
-from emergence_lib.errors import ParameterError, UnknownNameError
 from emergence_lib.experiments import lenses
-from emergence_lib.experiments.base import Experiment, Grid, Point
-from emergence_lib.experiments.lenses import COMPARED, CONDITIONS
-from emergence_lib.tasks.base import require_int
+from emergence_lib.experiments.base import Experiment, Point
+from emergence_lib.experiments.lenses import CONDITIONS, LensGrid
 from emergence_lib.training.schedule import linear_schedule
 
 EARLY = (1, 2, 4, 10, 20)
@@ -39,35 +37,14 @@ SCHEMA = {
 
 
 @dataclass(frozen=True)
-class ExplorerGrid(Grid):
-    """One run a condition and seed, with its attention patterns.
+class ExplorerGrid(LensGrid):
+    """Runs of the three lenses, one a condition and looked at half as often, with their patterns.
 
-    Args:
-        conditions: keys of `lenses.CONDITIONS`.
-        seeds: runs a condition, seeded 0, 1, …
-        steps: training steps.
-        eval_every: steps between two looks.
-
-    Raises:
-        UnknownNameError: no such condition.
-        ParameterError: a number out of range, or no condition.
+    Arguments and errors are those of `LensGrid`.
     """
 
-    conditions: tuple[str, ...] = COMPARED
     seeds: int = 1
-    steps: int = 3_000
     eval_every: int = 50
-
-    def __post_init__(self) -> None:
-        for name in ("seeds", "steps", "eval_every"):
-            require_int(name, getattr(self, name), 1)
-        given = tuple(self.conditions)
-        if not given:
-            raise ParameterError("conditions", given, f"at least one of {', '.join(CONDITIONS)}")
-        for condition in given:
-            if condition not in CONDITIONS:
-                raise UnknownNameError("condition", condition, CONDITIONS)
-        object.__setattr__(self, "conditions", given)
 
     def points(self) -> list[Point]:
         return [
