@@ -73,7 +73,7 @@ class LanguageGrid(Grid):
             if source == "hub":
                 pythia.repository(size, self.seeds - 1)
             else:
-                pocket_run(size, self.steps).train_config(0)
+                PocketRun(size, self.steps).train_config(0)
 
     def points(self) -> list[Point]:
         """Seed by seed, so that an interrupted sweep has every size."""
@@ -87,18 +87,13 @@ class LanguageGrid(Grid):
         looked = {"n_checkpoints": self.n_checkpoints, "samples": self.samples}
         if self.source == "hub":
             return {"source": "hub", "size": size, **looked}
-        run = pocket_run(size, self.steps)
+        run = PocketRun(size, self.steps)
         recipe = {name: getattr(run, name) for name in RECIPE}
         return {"source": "pocket", "size": size, **recipe, **looked}
 
 
 RECIPE = ("steps", "batch_size", "lr", "weight_decay")
 """Fields of `PocketRun` that a point takes over."""
-
-
-def pocket_run(size: str, steps: int) -> PocketRun:
-    """The suite's run of a size; its own checkpoints and prompts are not used."""
-    return PocketRun(size, steps)
 
 
 def run_language(point: Point, device: str) -> dict[str, Any]:
